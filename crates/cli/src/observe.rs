@@ -8,6 +8,7 @@ use agewise_host::access::{AccessError, AccessSource, Resolution};
 use agewise_host::agent::{Agent, AgentConfig, SCAN_INTERVAL_MIN_MS, Subject, Targets};
 use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits, name};
 use agewise_host::clear::{ClearPolicy, Means};
+use agewise_host::mover::own_lineage;
 use agewise_host::pagecache::FileAges;
 use agewise_host::root::Roots;
 use agewise_host::source::{self, Open, Source};
@@ -140,6 +141,45 @@ pub fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis())
         .unwrap_or(u64::MAX)
         .max(1)
+}
+
+/// The process or cgroup that a command is about.
+#[derive(Debug, clap::Args)]
+#[group(required = true, multiple = false)]
+pub struct OneTarget {
+    /// A process.
+    #[arg(long)]
+    pub pid: Option<u32>,
+
+    /// A memory cgroup with all cgroups below it: its path below the hierarchy, or its directory.
+    #[arg(long, value_name = "PATH")]
+    #[arg(value_parser = cgroup_path())]
+    pub cgroup: Option<String>,
+}
+
+impl OneTarget {
+    /// The target, to be looked at.
+    ///
+    /// # Errors
+    /// Those of [`listed`].
+    pub fn find(&self) -> anyhow::Result<Targets> {
+        listed(self.pid.as_slice(), self.cgroup.as_slice())
+    }
+
+    /// The target, to be acted on.
+    ///
+    /// # Errors
+    /// Those of [`listed`]; it is this process or one of its ancestors.
+    pub fn find_to_act_on(&self) -> anyhow::Result<Targets> {
+        if let Some(pid) = self.pid
+            && own_lineage().contains(&pid)
+        {
+            anyhow::bail!(
+                "process {pid} is agewise itself or one of its ancestors: it would wait for itself"
+            );
+        }
+        self.find()
+    }
 }
 
 /// Targets from pids and cgroup names; one that is given twice, whatever its spelling, counts once.

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
+use agewise_cli::observe::OneTarget;
 use agewise_cli::output::{self, Format};
 use agewise_cli::prices::Costs;
 use agewise_cli::signal::Stop;
@@ -40,16 +41,9 @@ use serde::Serialize;
 /// Exit status: 0 done; 1 an error; 2 a wrong argument; 3 the target was gone before the end;
 /// 128 + the signal when interrupted (what was known by then is printed).
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup"]))]
 pub struct Args {
-    /// A process.
-    #[arg(long, value_name = "PID")]
-    pid: Option<u32>,
-
-    /// A memory cgroup with all cgroups below it.
-    #[arg(long, value_name = "PATH")]
-    #[arg(value_parser = observe::cgroup_path())]
-    cgroup: Option<String>,
+    #[command(flatten)]
+    target: OneTarget,
 
     /// Only these sizes, separated by commas: a share of what is resident (60%) or bytes (512M).
     #[arg(long, value_name = "SIZE", value_delimiter = ',', value_parser = memory)]
@@ -202,8 +196,10 @@ impl<'a> Record<'a> {
 /// # Errors
 /// The target cannot be watched.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
-    let plan = args.watching.plan(args.interval.0, args.cgroup.is_some())?;
-    let targets = observe::listed(args.pid.as_slice(), args.cgroup.as_slice())?;
+    let plan = args
+        .watching
+        .plan(args.interval.0, args.target.cgroup.is_some())?;
+    let targets = args.target.find()?;
     let stop = Stop::install()?;
     let found = watch(targets, plan, &stop)?;
     let costs = found.costs;

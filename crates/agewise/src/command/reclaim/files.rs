@@ -48,7 +48,7 @@ const COLUMNS: &str = "record,path,inode,resident_bytes,asked_bytes,left_bytes,r
 /// cannot be written.
 pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Result<ExitCode> {
     check_cachestat()?;
-    let cgroups = Cgroups::find(args.targets.cgroup.as_deref())?;
+    let cgroups = Cgroups::find(args.target.cgroup.as_deref())?;
     let older_than_ms = millis(args.older_than);
     let mut ages = FileAges::open(older_than_ms)?;
     let stop = Stop::install()?;

@@ -22,7 +22,7 @@ use agewise_policy::generations::PageType;
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use agewise_cli::observe::{self, EXIT_TARGETS_GONE};
+use agewise_cli::observe::{self, EXIT_TARGETS_GONE, OneTarget};
 use agewise_cli::output::Format;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
@@ -47,7 +47,7 @@ use record::{Planned, Reclaimed};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    targets: TargetArgs,
+    target: OneTarget,
 
     /// Memory not touched for this long is cold.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
@@ -100,20 +100,6 @@ pub struct Args {
     format: Format,
 }
 
-/// The process or cgroup to reclaim from.
-#[derive(Debug, clap::Args)]
-#[group(required = true, multiple = false)]
-struct TargetArgs {
-    /// A process.
-    #[arg(long)]
-    pid: Option<u32>,
-
-    /// A memory cgroup with all cgroups below it: its path below the hierarchy, or its directory.
-    #[arg(long, value_name = "PATH")]
-    #[arg(value_parser = observe::cgroup_path())]
-    cgroup: Option<String>,
-}
-
 /// Runs the command.
 ///
 /// # Errors
@@ -124,14 +110,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if args.files {
         return files::run(args, interval, observation);
     }
-    if let Some(pid) = args.targets.pid
-        && mover::own_lineage().contains(&pid)
-    {
-        bail!("process {pid} is agewise itself or one of its ancestors: it would wait for itself");
-    }
-    let pids: Vec<u32> = args.targets.pid.into_iter().collect();
-    let cgroups: Vec<String> = args.targets.cgroup.clone().into_iter().collect();
-    let targets = observe::listed(&pids, &cgroups)?;
+    let targets = args.target.find_to_act_on()?;
     let (mut agent, note) =
         observe::open_agent(targets, observe::cold_config(args.older_than, interval)?)?;
     mover::require_page_ages(&mut agent)?;
@@ -288,7 +267,7 @@ fn evict_all(
                 });
             }
             // A process named by --pid must not be skipped.
-            Err(error) if args.targets.pid.is_some() && !error.is_gone() => {
+            Err(error) if args.target.pid.is_some() && !error.is_gone() => {
                 return Err(error.into());
             }
             Err(error) => {

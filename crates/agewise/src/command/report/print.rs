@@ -201,13 +201,7 @@ impl<W: Write> Printer<W> {
         cut: usize,
         truncated: bool,
     ) -> io::Result<()> {
-        for (report, container) in reports {
-            if self.printed {
-                writeln!(self.out)?;
-            }
-            self.printed = true;
-            text::subject(&mut self.out, report, container.as_ref(), Knows::Agent)?;
-        }
+        self.text_of_subjects(reports, Knows::Agent)?;
         self.text_of_limits(cut, truncated)?;
         self.text_of_unseen(cost)?;
         self.text_of_looks(cost)?;
@@ -229,6 +223,17 @@ impl<W: Write> Printer<W> {
             bytes_text(cost.agemap_bytes),
             cost.agemap_bytes_per_page,
         )
+    }
+
+    fn text_of_subjects(&mut self, reports: &[Named<'_>], knows: Knows) -> io::Result<()> {
+        for (report, container) in reports {
+            if self.printed {
+                writeln!(self.out)?;
+            }
+            self.printed = true;
+            text::subject(&mut self.out, report, container.as_ref(), knows)?;
+        }
+        Ok(())
     }
 
     fn text_of_looks(&mut self, cost: &CostReport) -> io::Result<()> {
@@ -298,13 +303,7 @@ impl<W: Write> Printer<W> {
         let reports = self.with_containers(reports);
         match self.format {
             Format::Text => {
-                for (report, container) in &reports {
-                    if self.printed {
-                        writeln!(self.out)?;
-                    }
-                    self.printed = true;
-                    text::subject(&mut self.out, report, container.as_ref(), look.knows)?;
-                }
+                self.text_of_subjects(&reports, look.knows)?;
                 self.text_of_limits(cut, false)?;
                 for caveat in look.caveats {
                     writeln!(self.out, "# {caveat}")?;

@@ -20,7 +20,7 @@ use serde::Serialize;
 
 use self::sorter::Sorter;
 use super::reclaim::timing;
-use agewise_cli::observe::{self, EXIT_TARGETS_GONE};
+use agewise_cli::observe::{self, EXIT_TARGETS_GONE, OneTarget};
 use agewise_cli::output::{self, Format};
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
@@ -49,16 +49,9 @@ use agewise_cli::units::{self, bytes_text, duration_text};
 /// Exit status: 0 done, interrupted, or the target has ended; 1 an error, or nothing at all could
 /// be sorted; 2 a wrong argument; 3 the target was gone before anything was sorted.
 #[derive(Debug, clap::Args)]
-#[command(group = clap::ArgGroup::new("of").required(true).args(["pid", "cgroup"]))]
 pub struct Args {
-    /// A process.
-    #[arg(long, value_name = "PID")]
-    pid: Option<u32>,
-
-    /// A memory cgroup with all cgroups below it: its path below the hierarchy, or its directory.
-    #[arg(long, value_name = "PATH")]
-    #[arg(value_parser = observe::cgroup_path())]
-    cgroup: Option<String>,
+    #[command(flatten)]
+    target: OneTarget,
 
     /// Memory not touched for this long is cold.
     #[arg(long, value_name = "DURATION", default_value = "60s")]
@@ -158,16 +151,10 @@ struct Limits {
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let interval = timing::interval(args.older_than, args.interval)?;
     let roots = Roots::default();
-    if let Some(pid) = args.pid
-        && mover::own_lineage().contains(&pid)
-    {
-        bail!("process {pid} is agewise itself or one of its ancestors: it is left alone");
-    }
-    let pids: Vec<u32> = args.pid.into_iter().collect();
-    let cgroups: Vec<String> = args.cgroup.clone().into_iter().collect();
+    let targets = args.target.find_to_act_on()?;
     let mut config = observe::cold_config(args.older_than, interval)?;
     config.clear.means = Means::Refs;
-    let (mut agent, note) = observe::open_agent(observe::listed(&pids, &cgroups)?, config)?;
+    let (mut agent, note) = observe::open_agent(targets, config)?;
     mover::require_page_ages(&mut agent)?;
     if let Some(note) = note {
         agewise_cli::note!("{note}");
