@@ -8,6 +8,7 @@
 pub mod cli;
 pub mod command;
 mod complete;
+mod descriptors;
 #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
 mod names;
 
@@ -25,6 +26,10 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(answer) => return print(&answer),
     };
+    // A command that `run` starts inherits the limit: it raises it afterwards.
+    if !matches!(cli.command, command::Command::Run(_)) {
+        descriptors::allow_as_many_as_possible();
+    }
     match cli.command.run() {
         Ok(code) => code,
         Err(error) if agewise_cli::output::is_broken_pipe(&error) => ExitCode::SUCCESS,

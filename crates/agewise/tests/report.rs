@@ -218,6 +218,47 @@ fn pages_that_processes_share_count_once() {
 }
 
 #[test]
+fn a_low_soft_limit_of_open_files_hides_no_process() {
+    skip_if!(
+        "a_low_soft_limit_of_open_files_hides_no_process",
+        sightless()
+    );
+    let limited = |args: &[&str]| {
+        Command::new("sh")
+            .args(["-c", "ulimit -S -n 32; exec \"$0\" \"$@\""])
+            .arg(cargo_bin("agewise"))
+            .args(args)
+            .output()
+            .expect("sh runs")
+    };
+    let sleepers: Vec<Killed> = (0..64)
+        .map(|_| Killed(Command::new("sleep").arg("60").spawn().unwrap()))
+        .collect();
+    let pids: Vec<String> = sleepers
+        .iter()
+        .map(|sleeper| sleeper.0.id().to_string())
+        .collect();
+    let common = words("--duration 300ms --intervals 100ms --top 0 --format json");
+    let output = limited(&[&["report", "--pid", &pids.join(",")], &common[..]].concat());
+    let records = records(&output);
+    let is_seen = |record: &&Value| record["file_bytes"].as_u64() > Some(0);
+    assert_eq!(records.iter().filter(is_seen).count(), 64, "{output:?}");
+
+    let output = limited(&[
+        "run",
+        "--dry-run",
+        "--older-than",
+        "1h",
+        "--",
+        "sh",
+        "-c",
+        "ulimit -n",
+    ]);
+    let said = String::from_utf8_lossy(&output.stdout);
+    assert_eq!(said.trim(), "32", "the limit of a command: {output:?}");
+}
+
+#[test]
 fn wrong_arguments_are_refused_with_a_reason() {
     let own = std::process::id().to_string();
     let many = (1..=40)

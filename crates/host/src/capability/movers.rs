@@ -103,7 +103,7 @@ fn page_cache(facts: &Facts) -> Capability {
             State::Missing,
             "the kernel does not show which pages of a file are clean (cachestat)",
         )
-        .advise("needs Linux 6.5"),
+        .advise("needs Linux 6.5; in a container, also a seccomp profile that allows cachestat"),
         Ok(_) => line(
             name,
             State::Available,

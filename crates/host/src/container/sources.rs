@@ -3,11 +3,11 @@
 
 use std::cell::OnceCell;
 use std::collections::HashMap;
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::Read;
-use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{Mode, OFlags, ResolveFlags};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
@@ -112,7 +112,7 @@ impl<'a> Sources<'a> {
     /// The container with this id, according to its run time.
     pub(super) fn container(&self, id: &str) -> Option<Container> {
         let bundle = |path: String| {
-            let bundle: Bundle = json(&self.root.join(path))?;
+            let bundle: Bundle = json(self.root, path.as_ref())?;
             of_annotations(&bundle.annotations)
         };
         let mut of_containerd = CONTAINERD
@@ -138,7 +138,9 @@ impl<'a> Sources<'a> {
     fn docker(&self, id: &str) -> Option<Container> {
         let dirs = self.docker.get_or_init(|| docker_dirs(self.root));
         let file = Path::new("containers").join(id).join("config.v2.json");
-        let docker: OfDocker = dirs.iter().find_map(|dir| json(&dir.join(&file)))?;
+        let docker: OfDocker = dirs
+            .iter()
+            .find_map(|dir| json(self.root, &dir.join(&file)))?;
         let image = name(&docker.config.image);
         let of_kubernetes = docker
             .config
@@ -191,18 +193,19 @@ fn of_annotations(all: &HashMap<String, String>) -> Option<Container> {
 }
 
 fn docker_dirs(root: &Path) -> Vec<PathBuf> {
-    let configured = json::<DockerDaemon>(&root.join(DOCKER_CONFIG));
-    let configured = configured.map(|daemon| below(root, &daemon.data_root));
-    let usual = DOCKER.iter().map(|dir| root.join(dir));
+    let configured = configuration(root, DOCKER_CONFIG)
+        .and_then(|config| serde_json::from_slice::<DockerDaemon>(&config).ok())
+        .map(|daemon| PathBuf::from(daemon.data_root));
+    let usual = DOCKER.iter().map(PathBuf::from);
     configured.into_iter().chain(usual).collect()
 }
 
 fn podman(root: &Path) -> HashMap<String, Container> {
-    let configured = text(&root.join(PODMAN_CONFIG)).and_then(|config| graph_root(&config));
-    let dir = configured.map_or(root.join(PODMAN), |dir| below(root, &dir));
+    let configured = configuration(root, PODMAN_CONFIG).and_then(|config| graph_root(&config));
+    let dir = configured.unwrap_or_else(|| PODMAN.to_owned());
     let all = OF_PODMAN
         .iter()
-        .filter_map(|path| json::<Vec<OfPodman>>(&dir.join(path)));
+        .filter_map(|path| json::<Vec<OfPodman>>(root, &Path::new(&dir).join(path)));
     let named = all.flatten().map(|of| {
         let metadata = serde_json::from_str::<PodmanMetadata>(&of.metadata).unwrap_or_default();
         let container = Container {
@@ -229,11 +232,6 @@ fn graph_root(config: &[u8]) -> Option<String> {
     Some(value.split(['"', '\'']).next()?.to_owned())
 }
 
-/// An absolute path of the machine, seen below the root of its init.
-fn below(root: &Path, path: &str) -> PathBuf {
-    root.join(path.trim_start_matches('/'))
-}
-
 /// A name given by a user; `None` if it is empty or too long.
 fn name(text: &str) -> Option<Untrusted> {
     (1..=NAME_MAX_BYTES)
@@ -241,19 +239,26 @@ fn name(text: &str) -> Option<Untrusted> {
         .then(|| text.into())
 }
 
-/// Parses a JSON file. `None` if it is missing, unreadable or not in this format: the caller tries
-/// the next.
-fn json<T: DeserializeOwned>(path: &Path) -> Option<T> {
-    serde_json::from_slice(&text(path)?).ok()
+/// Parses a run time's JSON file. `None` if it is missing, unreadable or not in this format: the
+/// caller tries the next.
+fn json<T: DeserializeOwned>(root: &Path, path: &Path) -> Option<T> {
+    serde_json::from_slice(&text(root, path, OFlags::NOFOLLOW)?).ok()
 }
 
-fn text(path: &Path) -> Option<Vec<u8>> {
-    // Neither blocks on a FIFO nor follows a link out of the run time's directory.
-    let file = OpenOptions::new()
-        .read(true)
-        .custom_flags(libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW)
-        .open(path)
-        .ok()?;
+/// Reads a file of `/etc`, which is a link on some distributions.
+fn configuration(root: &Path, path: &str) -> Option<Vec<u8>> {
+    text(root, path.as_ref(), OFlags::empty())
+}
+
+/// Reads a file of the machine whose root is `root`. Links on the way (a moved `/var/lib/docker`,
+/// say) lead to where they do for its init, also if our own root is a container's.
+fn text(root: &Path, path: &Path, last: OFlags) -> Option<Vec<u8>> {
+    let root = File::open(root).ok()?;
+    // Never waits for a FIFO.
+    let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | last;
+    let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
+    let file = rustix::fs::openat2(root, path, flags, Mode::empty(), resolve).ok()?;
+    let file = File::from(file);
     let meta = file.metadata().ok()?;
     if !meta.is_file() || meta.len() > FILE_MAX_BYTES {
         return None;

@@ -226,7 +226,16 @@ fn docker_and_podman_are_read_where_they_are_configured_to_be() {
     }
     let config = "[storage]\ndriver = \"overlay\"\n graphroot = \"/data\" # large\n";
     machine.file(sources::PODMAN_CONFIG, config);
-    assert_eq!(of(&machine, &path), container(["", "", "job", B, ""]));
+    let job = container(["", "", "job", B, ""]);
+    assert_eq!(of(&machine, &path), job);
+    // Links are the machine's: an absolute one does not lead out of it.
+    machine.file("store/storage.conf", config);
+    let file = machine.path(sources::PODMAN_CONFIG);
+    std::fs::remove_file(&file).unwrap();
+    std::os::unix::fs::symlink("/store/storage.conf", &file).unwrap();
+    std::fs::rename(machine.path("data"), machine.path("moved")).unwrap();
+    std::os::unix::fs::symlink("/moved", machine.path("data")).unwrap();
+    assert_eq!(of(&machine, &path), job, "by links");
 }
 
 #[test]

@@ -43,9 +43,8 @@ struct Body {
     #[serde(default)]
     error: String,
     data: Option<Data>,
-    /// Of Prometheus and Thanos.
-    #[serde(default)]
-    warnings: Vec<String>,
+    /// Of Prometheus and Thanos. Some servers write `null`.
+    warnings: Option<Vec<String>>,
     /// Of VictoriaMetrics.
     #[serde(default, rename = "isPartial")]
     is_partial: bool,
@@ -100,7 +99,7 @@ impl Server {
                 body.error
             );
         };
-        let mut warnings = body.warnings;
+        let mut warnings = body.warnings.unwrap_or_default();
         if body.is_partial {
             warnings.push("the answer is partial".to_owned());
         }
@@ -153,7 +152,7 @@ mod tests {
     #[test]
     fn answers_are_read_and_errors_said() {
         let (url, served) = serve(
-            r#"{"status":"success","data":{"resultType":"vector","result":[
+            r#"{"status":"success","warnings":null,"data":{"resultType":"vector","result":[
             {"metric":{"__name__":"x","cgroup":"/a","size_ratio":"0.75"},"value":[1.5,"2e3"]},
             {"metric":{"cgroup":"/b"},"value":[1.5,"NaN"]}]}}"#,
         );
