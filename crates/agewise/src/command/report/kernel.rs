@@ -11,7 +11,7 @@ use agewise_host::root::Roots;
 use agewise_host::source::{AgesWanted, OpenHistograms};
 
 use super::knows::Knows;
-use super::print::{KernelLook, Printer};
+use super::print::KernelLook;
 use super::{Args, Left, later, progress, sort_and_cut, wait};
 use agewise_cli::observe::{AgeArgs, EXIT_TARGETS_GONE, ScanInterval, millis};
 use agewise_cli::output;
@@ -59,7 +59,7 @@ pub fn run(
         Unit::Processes => Knows::Processes,
         Unit::Cgroups => Knows::Cgroups,
     };
-    let mut printer = Printer::new(std::io::stdout().lock(), args.format);
+    let mut printer = args.printer();
     let began = Instant::now();
     let bar = progress(duration.filter(|_| args.follow.is_none()));
     let mut next_look = began + period;

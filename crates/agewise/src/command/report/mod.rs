@@ -6,6 +6,7 @@ mod knows;
 pub(crate) mod print;
 mod text;
 
+use std::io::StdoutLock;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -14,6 +15,7 @@ use agewise_host::agent::{Agent, SubjectReport};
 use agewise_host::guest;
 use agewise_host::root::ProcRoot;
 use agewise_host::source::{Open, Source};
+use agewise_policy::workingset::NO_UPPER_BOUND_MS;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -106,6 +108,19 @@ pub struct Args {
     /// Output format.
     #[arg(long, value_enum, default_value_t = Format::Text)]
     format: Format,
+
+    /// In JSON and CSV, print 18446744073709551615 as the bound of the last bin, as in text and in
+    /// agewise 0.1.0, instead of null and +Inf.
+    #[arg(long)]
+    numeric_last_bound: bool,
+}
+
+impl Args {
+    fn printer(&self) -> print::Printer<StdoutLock<'static>> {
+        let mut printer = print::Printer::new(std::io::stdout().lock(), self.format);
+        printer.last_bound_ms = self.numeric_last_bound.then_some(NO_UPPER_BOUND_MS);
+        printer
+    }
 }
 
 /// The processes or cgroups to observe.
@@ -216,7 +231,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         observe::follow_files(&mut agent)?;
     }
     let stop = Stop::install()?;
-    let mut printer = print::Printer::new(std::io::stdout().lock(), args.format);
+    let mut printer = args.printer();
     follow(
         &mut agent,
         &stop,

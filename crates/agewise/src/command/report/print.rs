@@ -29,6 +29,8 @@ pub struct Printer<W> {
     printed: bool,
     /// Observed processes that run KVM guests, whose accesses are not seen.
     pub guest_hosts: Vec<u32>,
+    /// The bound of the last bin in JSON and CSV, in ms, if it is to be a number.
+    pub last_bound_ms: Option<u64>,
 }
 
 /// One target as JSON.
@@ -156,6 +158,7 @@ impl<W: Write> Printer<W> {
             now_ms: unix_ms,
             printed: false,
             guest_hosts: Vec::new(),
+            last_bound_ms: None,
         }
     }
 
@@ -316,7 +319,7 @@ impl<W: Write> Printer<W> {
             }
             Format::Json => {
                 for named in &reports {
-                    let record = AgesRecord::new(named, look.knows, unix_ms);
+                    let record = AgesRecord::new(named, look.knows, unix_ms, self.last_bound_ms);
                     output::json_line(&mut self.out, &record)?;
                 }
                 let record = KernelCostRecord {
@@ -342,7 +345,7 @@ impl<W: Write> Printer<W> {
         unix_ms: u64,
     ) -> io::Result<()> {
         for named in reports {
-            let record = AgesRecord::new(named, Knows::Agent, unix_ms);
+            let record = AgesRecord::new(named, Knows::Agent, unix_ms, self.last_bound_ms);
             output::json_line(&mut self.out, &record)?;
         }
         let record = CostRecord {
@@ -368,7 +371,7 @@ impl<W: Write> Printer<W> {
             writeln!(self.out, "{COLUMNS}")?;
         }
         for named in reports {
-            let mut target = AgesRecord::new(named, knows, unix_ms);
+            let mut target = AgesRecord::new(named, knows, unix_ms, self.last_bound_ms);
             for NodeRecord { node, bins } in std::mem::take(&mut target.nodes) {
                 for bin in bins {
                     let upper_ms = bin.upper_ms.map_or("+Inf".to_owned(), |ms| ms.to_string());
@@ -403,13 +406,18 @@ impl IntervalRecord {
 }
 
 impl<'a> AgesRecord<'a> {
-    fn new((report, container): &'a Named<'_>, knows: Knows, unix_ms: u64) -> Self {
+    fn new(
+        (report, container): &'a Named<'_>,
+        knows: Knows,
+        unix_ms: u64,
+        last_bound_ms: Option<u64>,
+    ) -> Self {
         let [anon_bytes, file_bytes] = known(report, report.resident_bytes);
         let [unseen_anon_bytes, unseen_file_bytes] = known(report, report.unseen_bytes);
         let bin = |(number, bin): (usize, &agewise_policy::workingset::Bin)| {
             let [anon_bytes, file_bytes] = known(report, bin.amounts);
             BinRecord {
-                upper_ms: bin.bound_ms(),
+                upper_ms: bin.bound_ms().or(last_bound_ms),
                 anon_bytes,
                 file_bytes,
                 interval: (knows == Knows::Agent)

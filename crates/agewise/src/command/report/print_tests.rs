@@ -95,6 +95,22 @@ fn text() {
 }
 
 #[test]
+fn the_last_bound_can_be_a_number() {
+    let last = |format, number| {
+        let mut out = Vec::new();
+        let mut printer = Printer::new(&mut out, format);
+        printer.last_bound_ms = number;
+        printer.print(&reports(), &cost(), 0, false).unwrap();
+        let text = String::from_utf8(out).unwrap();
+        text.contains("18446744073709551615")
+    };
+    for format in [Format::Json, Format::Csv] {
+        assert!(!last(format, None));
+        assert!(last(format, Some(u64::MAX)));
+    }
+}
+
+#[test]
 fn text_has_no_histogram_of_nothing() {
     let bounds: Intervals = "1s,5s".parse().unwrap();
     let mount = SubjectReport {
