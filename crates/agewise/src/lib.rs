@@ -26,8 +26,11 @@ pub fn main() -> ExitCode {
         Ok(cli) => cli,
         Err(answer) => return print(&answer),
     };
-    // A command that `run` starts inherits the limit: it raises it afterwards.
-    if !matches!(cli.command, command::Command::Run(_)) {
+    // Those that start a command raise the limit afterwards, since it would be inherited.
+    if !matches!(
+        cli.command,
+        command::Command::Run(_) | command::Command::Trace(_)
+    ) {
         descriptors::allow_as_many_as_possible();
     }
     match cli.command.run() {

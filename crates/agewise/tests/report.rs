@@ -180,6 +180,16 @@ fn a_process_that_exits_half_way_is_told_and_has_its_own_exit_status() {
     });
 }
 
+/// Processes that sleep, and their pids.
+fn sleepers(count: usize) -> (Vec<Killed>, Vec<String>) {
+    let start = |_| {
+        let sleeper = Killed(Command::new("sleep").arg("60").spawn().unwrap());
+        let pid = sleeper.0.id().to_string();
+        (sleeper, pid)
+    };
+    (0..count).map(start).unzip()
+}
+
 #[test]
 fn pages_that_processes_share_count_once() {
     skip_if!("pages_that_processes_share_count_once", sightless());
@@ -187,13 +197,7 @@ fn pages_that_processes_share_count_once() {
         Ok(dir) => dir,
         Err(why) => return println!("SKIPPED pages_that_processes_share_count_once: {why}"),
     };
-    let sleepers: Vec<Killed> = (0..4)
-        .map(|_| Killed(Command::new("sleep").arg("60").spawn().unwrap()))
-        .collect();
-    let pids: Vec<String> = sleepers
-        .iter()
-        .map(|sleeper| sleeper.0.id().to_string())
-        .collect();
+    let (sleepers, pids) = sleepers(4);
     for pid in &pids {
         dir.take_in(pid.parse().unwrap());
     }
@@ -231,31 +235,20 @@ fn a_low_soft_limit_of_open_files_hides_no_process() {
             .output()
             .expect("sh runs")
     };
-    let sleepers: Vec<Killed> = (0..64)
-        .map(|_| Killed(Command::new("sleep").arg("60").spawn().unwrap()))
-        .collect();
-    let pids: Vec<String> = sleepers
-        .iter()
-        .map(|sleeper| sleeper.0.id().to_string())
-        .collect();
+    let (_sleepers, pids) = sleepers(64);
     let common = words("--duration 300ms --intervals 100ms --top 0 --format json");
     let output = limited(&[&["report", "--pid", &pids.join(",")], &common[..]].concat());
     let records = records(&output);
     let is_seen = |record: &&Value| record["file_bytes"].as_u64() > Some(0);
     assert_eq!(records.iter().filter(is_seen).count(), 64, "{output:?}");
 
-    let output = limited(&[
-        "run",
-        "--dry-run",
-        "--older-than",
-        "1h",
-        "--",
-        "sh",
-        "-c",
-        "ulimit -n",
-    ]);
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert_eq!(said.trim(), "32", "the limit of a command: {output:?}");
+    let dir = tempfile::tempdir().unwrap();
+    let record = format!("trace record --out {}/trace", dir.path().display());
+    for start in ["run --dry-run --older-than 1h", &record] {
+        let output = limited(&[&words(start)[..], &["--", "sh", "-c", "ulimit -n"]].concat());
+        let said = String::from_utf8_lossy(&output.stdout);
+        assert_eq!(said.trim(), "32", "the limit of a command: {output:?}");
+    }
 }
 
 #[test]

@@ -157,7 +157,6 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             return Ok(ExitCode::from(error.exit_code()));
         }
     };
-    crate::descriptors::allow_as_many_as_possible();
     let summary = attend(args, prepared, child, began)?;
     // If standard error is closed or full, the status still is that of the command.
     let _ = write!(std::io::stderr(), "{summary}");
