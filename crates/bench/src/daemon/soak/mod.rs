@@ -29,7 +29,8 @@ const SAVED_UP: Duration = Duration::from_secs(60);
 /// Allowed growth of memory: this share or this many bytes, whichever is more.
 const GROWTH_RATIO_MAX: f64 = 0.01;
 const GROWTH_BYTES_MAX: f64 = 1048576.0;
-/// Allowed growth of descriptors. There is one per followed process, and those change.
+/// Allowed growth of descriptors other than those of processes, and how many of the latter there
+/// may be beyond one for each process: some end while the daemon looks.
 const DESCRIPTORS_GROWTH_MAX: f64 = 0.02;
 /// Allowed excess over the CPU budget.
 const EXCESS_MAX: f64 = 0.02;
@@ -61,6 +62,7 @@ struct Minute {
     minutes: f64,
     resident_bytes: u64,
     descriptors: u64,
+    process_descriptors: u64,
     threads: u64,
     /// Sum over the serving processes.
     servers_resident_bytes: u64,
@@ -92,11 +94,12 @@ struct Soaked {
     /// Median of the last quarter of the time, and its growth since the second quarter.
     resident_bytes: f64,
     growth_bytes: f64,
-    /// Mean of the last quarter, and its growth since the second. Maximum and median would not do:
-    /// there is one descriptor per process that has not ended since the last look, so their number
-    /// depends on when the look took place.
+    /// Without those of processes. Mean of the last quarter, and its growth since the second.
     descriptors: f64,
     descriptors_growth: f64,
+    /// There is one per process that the last look found, so their number depends on when looks
+    /// took place, and only the maximum says anything.
+    process_descriptors_max: u64,
     /// Maximum of the last quarter, and its growth since the second.
     threads: f64,
     threads_growth: f64,
@@ -219,6 +222,7 @@ struct Soak {
 struct Sample {
     resident_bytes: u64,
     descriptors: u64,
+    process_descriptors: u64,
     threads: u64,
     servers_resident_bytes: u64,
     servers_descriptors: u64,
@@ -272,9 +276,11 @@ impl Soak {
         let servers = faults::servers_of(self.daemon.pid());
         let servers: Vec<Process> = servers.into_iter().flat_map(Process::open).collect();
         let resident = servers.iter().flat_map(Process::rss_bytes);
+        let (process_descriptors, descriptors) = descriptors(&self.daemon.path("fd"));
         Ok(Sample {
             resident_bytes: self.daemon.rss_bytes()?,
-            descriptors: entries(&self.daemon.path("fd")),
+            descriptors,
+            process_descriptors,
             threads: entries(&self.daemon.path("task")),
             servers_resident_bytes: resident.sum(),
             servers_descriptors: servers
@@ -299,6 +305,7 @@ impl Soak {
             minutes: elapsed.as_secs_f64() / 60.0,
             resident_bytes: last.resident_bytes,
             descriptors: last.descriptors,
+            process_descriptors: last.process_descriptors,
             threads: last.threads,
             servers_resident_bytes: last.servers_resident_bytes,
             servers_descriptors: last.servers_descriptors,
@@ -315,11 +322,12 @@ impl Soak {
                 use std::io::Write;
                 writeln!(
                     out,
-                    "{:5.0} min  {} bytes, {} descriptors, {} threads; servers {} bytes, {} \
-                     descriptors; {:.2} % CPU, {} looks, {} faults",
+                    "{:5.0} min  {} bytes, {} descriptors and {} of processes, {} threads; \
+                     servers {} bytes, {} descriptors; {:.2} % CPU, {} looks, {} faults",
                     minute.minutes,
                     minute.resident_bytes,
                     minute.descriptors,
+                    minute.process_descriptors,
                     minute.threads,
                     minute.servers_resident_bytes,
                     minute.servers_descriptors,
@@ -366,6 +374,7 @@ impl Soak {
             growth_bytes: middle(3) - middle(1),
             descriptors: mean(3),
             descriptors_growth: mean(3) - mean(1),
+            process_descriptors_max: most(|s| s.process_descriptors),
             threads: peak(3),
             threads_growth: peak(3) - peak(1),
             resident_max_bytes: most(|s| s.resident_bytes),
@@ -384,11 +393,16 @@ impl Soaked {
         let allowed = (before * GROWTH_RATIO_MAX).max(GROWTH_BYTES_MAX);
         let descriptors_allowed =
             (self.descriptors - self.descriptors_growth) * DESCRIPTORS_GROWTH_MAX;
+        let process_descriptors_allowed = self.processes as f64 * (1.0 + DESCRIPTORS_GROWTH_MAX);
         let bars = [
             ("memory", self.growth_bytes <= allowed),
             (
                 "descriptors",
                 self.descriptors_growth <= descriptors_allowed,
+            ),
+            (
+                "process_descriptors",
+                self.process_descriptors_max as f64 <= process_descriptors_allowed,
             ),
             ("threads", self.threads_growth <= 0.0),
             ("budget", self.excess_ratio <= EXCESS_MAX),
@@ -397,6 +411,15 @@ impl Soaked {
         let missed = bars.iter().filter(|(_, is_kept)| !is_kept);
         self.failed = missed.map(|(name, _)| *name).collect::<Vec<_>>().join(" ");
     }
+}
+
+/// Counts the descriptors in `/proc/PID/fd`: those of processes, and all others.
+fn descriptors(dir: &Path) -> (u64, u64) {
+    let targets = fs::read_dir(dir).into_iter().flatten().flatten();
+    let (processes, others): (Vec<PathBuf>, Vec<PathBuf>) = targets
+        .flat_map(|entry| fs::read_link(entry.path()))
+        .partition(|target| target.as_os_str() == "anon_inode:[pidfd]");
+    (processes.len() as u64, others.len() as u64)
 }
 
 fn entries(dir: &Path) -> u64 {
@@ -425,6 +448,7 @@ mod tests {
             threads: 7.0,
             growth_bytes: 1e6,
             descriptors_growth: 0.0,
+            process_descriptors_max: 1,
             threads_growth: 0.0,
             resident_max_bytes: 80_000_000,
             servers_resident_max_bytes: 0,
@@ -442,6 +466,10 @@ mod tests {
         assert_eq!(judged(|_| {}), "");
         assert_eq!(judged(|s| s.growth_bytes = 2e6), "memory");
         assert_eq!(judged(|s| s.descriptors_growth = 2.0), "descriptors");
+        assert_eq!(
+            judged(|s| s.process_descriptors_max = 2),
+            "process_descriptors"
+        );
         assert_eq!(judged(|s| s.threads_growth = 1.0), "threads");
         assert_eq!(judged(|s| s.excess_ratio = 0.021), "budget");
         assert_eq!(judged(|s| s.left_behind = 1), "left_behind");
