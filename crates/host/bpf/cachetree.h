@@ -37,6 +37,8 @@ struct tree {
 	u64 head;
 	u64 page;		/* current position */
 	u64 end;		/* one past the last page the tree can contain */
+	u64 above;		/* the node above the last leaf, */
+	u64 above_at;		/* and which one of its level that is; ~0 if not known */
 	u32 stop;
 	u32 tries;
 	u32 n_leaves;
@@ -49,6 +51,7 @@ static __always_inline void read_head(struct tree *t)
 
 	t->head = 0;
 	t->end = 0;
+	t->above_at = ~0ULL;
 	read_at(t->head, field(t->array, struct xarray, xa_head));
 	if (is_node(t->head)) {
 		read_field(shift, t->head & ~3ULL, struct xa_node, shift);
@@ -238,7 +241,7 @@ static __always_inline void upper_slot(struct tree *t, u64 node, u64 entry, u32 
 static long tree_step(u64 i, void *ctx)
 {
 	struct tree *t = ctx;
-	u64 entry = t->head, node = 0, array;
+	u64 entry = t->head, node = 0, array, at = t->page >> 2 * CW_SHIFT;
 	u8 shift = 0;
 
 	if (t->stop || t->page >= t->end)
@@ -248,6 +251,9 @@ static long tree_step(u64 i, void *ctx)
 		t->stop = 1;
 		return 1;
 	}
+	/* Of neighbouring leaves only the first is looked up from the head. */
+	if (at == t->above_at)
+		entry = t->above;
 	for (int level = 0; level < CW_LEVELS; level++) {
 		u32 slot;
 
@@ -262,6 +268,10 @@ static long tree_step(u64 i, void *ctx)
 		if (!shift) {
 			last_level(t, node);
 			return 0;
+		}
+		if (shift == CW_SHIFT) {
+			t->above = entry;
+			t->above_at = at;
 		}
 		slot = t->page >> shift & (CW_SLOTS - 1);
 		entry = 0;
