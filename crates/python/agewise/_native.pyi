@@ -84,10 +84,10 @@ def run_cell(
 _Column = tuple[bytes, bool]
 
 def write_columns(
-    path: str, pages: _Column, times: Optional[_Column], format: str, page_shift: int
+    path: str, pages: _Column, times: Optional[_Column], format: Optional[str], page_shift: int
 ) -> int: ...
 def write_trace(
-    path: str, accesses: Iterable[tuple[int, int]], format: str, page_shift: int
+    path: str, accesses: Iterable[tuple[int, int]], format: Optional[str], page_shift: int
 ) -> int: ...
 
 class TraceReader:

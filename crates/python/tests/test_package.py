@@ -651,6 +651,30 @@ pathlib.Path({str(undone)!r}).touch()
         with self.assertRaisesRegex(ValueError, "format is"):
             trace.write(path, [], format="oracleGeneral")
 
+    def test_names_of_traces_say_their_format(self) -> None:
+        named = os.path.join(self.directory.name, "named")
+        trace.write(named + ".csv", [7])
+        self.assertTrue(Path(named + ".csv").read_text().startswith("time_ns,page"))
+        trace.write(named + ".lirs", [7])
+        self.assertEqual(Path(named + ".lirs").read_text(), "7\n")
+        trace.write(named, [7])
+        trace.write(named + ".pages", [7])
+        self.assertEqual(Path(named).read_bytes(), Path(named + ".pages").read_bytes())
+        with self.assertRaisesRegex(ValueError, "of the format csv, but format says page"):
+            trace.write(named + ".csv", [7], format="page")
+
+    @unittest.skipUnless(find_spec("pyarrow"), "pyarrow is not installed")
+    def test_frames_saved_as_csv_are_traces(self) -> None:
+        csv = import_module("pyarrow.csv")
+        kept, saved = (os.path.join(self.directory.name, name) for name in ("k.pages", "k.csv"))
+        trace.write(kept, [3, 1, 3], time_ns=[1, 2, 3])
+        [batch] = trace.open(kept)
+        plain = [column.cast("string") if i > 2 else column for i, column in enumerate(batch)]
+        table = import_module("pyarrow").table(plain, names=batch.schema.names)
+        csv.write_csv(table, saved)
+        [again] = trace.open(saved)
+        self.assertEqual(again.to_pylist(), batch.to_pylist())
+
     @unittest.skipUnless(find_spec("polars"), "polars is not installed")
     def test_frames_are_written_as_they_should_be(self) -> None:
         import polars
