@@ -134,8 +134,11 @@ def _run(
             ran, found, failed, notes = _native.sweep(spec, out, prune, trace_memory, advance)
         else:
             opened = _native.OpenSweep(spec, out, prune)
-            ran, failed = _ray.sweep(opened, trace_memory, advance)
-            found, notes = opened.found(), opened.notes()
+            try:
+                ran, failed = _ray.sweep(opened, trace_memory, advance)
+                found, notes = opened.found(), opened.notes()
+            finally:
+                opened.close()
     for note in notes:
         warnings.warn(note, stacklevel=3)
     return Sweep(out, ran, found, failed)

@@ -534,6 +534,19 @@ pathlib.Path({str(undone)!r}).touch()
                 return _ray.run_cell(errand, content, trace_memory)
             os._exit(9)
 
+        # An exception keeps no directory locked.
+        def broken(done: int, total: int, left: float) -> None:
+            raise ZeroDivisionError
+
+        failed = os.path.join(self.directory.name, "failed")
+        try:
+            agewise.sweep(spec, failed, on="ray", progress=broken)
+            self.fail("the exception was lost")
+        except ZeroDivisionError as error:
+            kept = error
+        self.assertEqual(agewise.sweep(spec, failed).failed, [])
+        self.assertIsNotNone(kept.__traceback__)
+
         described = os.path.join(self.directory.name, "described.toml")
         Path(described).write_text(_sweep._toml(spec))
         again = os.path.join(self.directory.name, "again")
