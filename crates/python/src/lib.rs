@@ -8,7 +8,7 @@ mod studies;
 mod sweep;
 mod trace;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -182,11 +182,10 @@ fn wait<T: Send + 'static>(
     let stop = Arc::clone(&failure.stop);
     let (sender, receiver) = mpsc::channel();
     let receiver = Mutex::new(receiver);
-    let flag = Arc::clone(&stop);
     let threads = threads()?;
     thread::spawn(move || {
         // After Ctrl-C nobody receives the result.
-        let _ = sender.send(threads.install(|| work(&flag)));
+        let _ = sender.send(threads.install(|| work(&stop)));
     });
     loop {
         let received = py.detach(|| match receiver.lock() {
@@ -203,7 +202,7 @@ fn wait<T: Send + 'static>(
             }
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(interrupt) = py.check_signals().and_then(|()| tick()) {
-                    stop.store(true, Ordering::Relaxed);
+                    failure.interrupt(py);
                     return Err(interrupt);
                 }
             }

@@ -768,6 +768,20 @@ pathlib.Path({str(undone)!r}).touch()
             lab.run("kv", seeds=100_000)
         self.assertLess(time.monotonic() - started, 5.0)
 
+    def test_ctrl_c_ends_policies_that_never_return(self) -> None:
+        class Stuck(MyLru):
+            def evict(self, page: int) -> int:
+                while True:
+                    pass
+
+        # More of them than there are threads that they could keep.
+        for _ in range(1 + (os.cpu_count() or 1)):
+            timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+            timer.start()
+            with self.assertRaises(KeyboardInterrupt):
+                lab.curve(self.trace, Stuck, sizes=[10, 20])
+        self.assertEqual(len(lab.curve(self.trace, MyLru, sizes=[10])), 1)
+
     def test_nothing_goes_on_after_ctrl_c(self) -> None:
         studies: list[Callable[[], object]] = [
             lambda: lab.reproduce("refault-distance", seeds=100_000),
