@@ -41,6 +41,7 @@ def curve(
     sampling: Optional[tuple[float, int]],
     options: str,
     trace_memory: Optional[int],
+    advance: Callable[[int, int, float], None],
 ) -> Results: ...
 def sweep(
     spec: str,

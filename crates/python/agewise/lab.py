@@ -246,19 +246,21 @@ def curve(
     sampling: Optional[tuple[float, int]] = None,
     options: Optional[Mapping[str, object]] = None,
     trace_memory: Optional[int] = None,
+    progress: Optional[Advance] = None,
 ) -> Results:
     """Miss-ratio curves of a trace.
 
     `sizes`: pages, or shares such as ``"10%"``; by default `points` sizes up to the footprint.
     `sampling`: the share of the pages in each sample, and the number of samples; by default counts
     are exact. `options`: how the trace is read. `trace_memory`: bytes for holding it; by default a
-    quarter of the memory. Ctrl-C stops it.
+    quarter of the memory. `progress`: as in `run`; a size of a policy is a run, and LRU, which one
+    pass computes for all sizes, has none. Ctrl-C stops it.
 
     What the command notes on standard error, such as sizes that a policy cannot have, is a
     warning. Raises ValueError for what does not exist, OSError for unreadable files.
     """
-    return _results(
-        _native.curve(
+    with shown("run", progress) as advance:
+        native = _native.curve(
             os.fspath(trace),
             describe(_list(policies)),
             [str(size) for size in _list(sizes)],
@@ -266,8 +268,9 @@ def curve(
             sampling,
             _options(options),
             checked_memory(trace_memory),
+            advance,
         )
-    )
+    return _results(native)
 
 
 def _frames() -> Any:

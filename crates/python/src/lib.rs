@@ -306,6 +306,7 @@ fn run(
 
 /// Computes the curves of policies on a trace alone.
 #[pyfunction]
+#[allow(clippy::too_many_arguments)] // one per argument of the Python function
 fn curve(
     py: Python<'_>,
     trace: String,
@@ -315,6 +316,7 @@ fn curve(
     sampling: Option<(f64, i64)>,
     options: &str,
     trace_memory: Option<u64>,
+    advance: Bound<'_, PyAny>,
 ) -> PyResult<Results> {
     let points = u16::try_from(points)
         .ok()
@@ -345,7 +347,13 @@ fn curve(
         sampling: sampling.transpose().map_err(PyValueError::new_err)?,
         build: BUILD.to_owned(),
     };
-    let outcome = wait(py, &failure, || Ok(()), move |stop| request.run(stop))?;
+    let counter = Counter::default();
+    let count = counter.clone();
+    let tick = || counter.tell(&advance);
+    let outcome = wait(py, &failure, tick, move |stop| {
+        let read = request.read(&request.trace)?;
+        request.run_on_showing(&read, stop, Arc::new(move |total| count.one_of(total)))
+    })?;
     let table = outcome.table();
     Ok(Results {
         rows: table.clone(),

@@ -782,6 +782,17 @@ pathlib.Path({str(undone)!r}).touch()
                 lab.curve(self.trace, Stuck, sizes=[10, 20])
         self.assertEqual(len(lab.curve(self.trace, MyLru, sizes=[10])), 1)
 
+    def test_curves_tell_how_far_they_are(self) -> None:
+        seen: list[tuple[int, int]] = []
+
+        def progress(done: int, total: int, left: float) -> None:
+            seen.append((done, total))
+
+        lab.curve(self.trace, ["lru", "arc", MyLru], sizes=[50, 100, 200], progress=progress)
+        self.assertEqual(seen[-1], (6, 6))
+        lab.curve(self.trace, ["lru", "arc"], points=4, sampling=(0.2, 4), progress=progress)
+        self.assertEqual(seen[-1], (16, 16))
+
     def test_nothing_goes_on_after_ctrl_c(self) -> None:
         studies: list[Callable[[], object]] = [
             lambda: lab.reproduce("refault-distance", seeds=100_000),
