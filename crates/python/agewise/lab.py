@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import importlib
 import json
-import numbers
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from . import _command, _native
@@ -69,6 +68,9 @@ class Results:
                 return library.DataFrame.from_arrow(self)
             return library.DataFrame(self.rows())
         return library.DataFrame(self)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("results cannot be pickled: rows() can, and write_parquet() keeps them")
 
     def __len__(self) -> int:
         return len(self._native)
@@ -139,7 +141,7 @@ def _chart(altair: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool
 
 
 def _axes(pyplot: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool) -> Any:
-    _, axes = pyplot.subplots()
+    _, axes = pyplot.subplots(layout="constrained")
     if is_curve:
         for policy in dict.fromkeys(row["policy"] for row in rows):
             line = [row for row in rows if row["policy"] == policy]
@@ -160,7 +162,18 @@ def _axes(pyplot: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool)
 
 def _list(of: Any) -> list[Any]:
     # One alone, which a text is too: to Python it is a sequence of letters.
-    return [of] if isinstance(of, (str, numbers.Integral, type)) else list(of)
+    is_one = isinstance(of, (str, type)) or not isinstance(of, Iterable)
+    return [of] if is_one else list(of)
+
+
+def _file(of: Path) -> str:
+    try:
+        return os.fspath(of)
+    except TypeError:
+        is_a = type(of).__name__
+        raise TypeError(
+            f"a trace is a file, not a {is_a}: agewise.trace.write makes one of a frame or numbers"
+        ) from None
 
 
 def _pairs(settings: Optional[Mapping[str, object]]) -> list[str]:
@@ -222,7 +235,7 @@ def run(
     """
     with shown("run", progress) as advance:
         native = _native.run(
-            os.fspath(workload_or_trace),
+            _file(workload_or_trace),
             describe(_list(policies)),
             _list(proactive),
             None if memory is None else str(memory),
@@ -261,7 +274,7 @@ def curve(
     """
     with shown("run", progress) as advance:
         native = _native.curve(
-            os.fspath(trace),
+            _file(trace),
             describe(_list(policies)),
             [str(size) for size in _list(sizes)],
             points,

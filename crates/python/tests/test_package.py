@@ -7,6 +7,7 @@ Run by scripts/test-wheel, which names the command in AGEWISE and the pages in E
 import errno
 import json
 import os
+import pickle
 import random
 import re
 import signal
@@ -155,6 +156,18 @@ class Package(unittest.TestCase):
         self.assertEqual(full.exception.errno, errno.ENOSPC)
         with self.assertRaises(NotADirectoryError):
             agewise.sweep({"grid": {"trace": self.trace, "policy": "lru"}}, self.trace + "/out")
+
+    def test_what_is_given_in_place_of_another_says_what_to_do(self) -> None:
+        mistakes: list[tuple[Callable[[], object], str]] = [
+            (lambda: lab.curve([1, 2, 1]), "not a list: agewise.trace.write"),  # type: ignore[arg-type]
+            (lambda: lab.run({"page": [1]}), "not a dict: agewise.trace.write"),  # type: ignore[arg-type]
+            (lambda: lab.curve(self.trace, MyLru(5)), "subclasses of agewise"),  # type: ignore[arg-type]
+            (lambda: agewise.sweep({"grid": {"policy": MyLru}}, "out"), "by their names"),
+            (lambda: pickle.dumps(lab.curve(self.trace, "lru", sizes=5)), r"rows\(\) can"),
+        ]
+        for wrong, words in mistakes:
+            with self.assertRaisesRegex(TypeError, words):
+                wrong()
 
     def test_one_policy_needs_no_list(self) -> None:
         for one, of in (("lru", "lru"), (MyLru, "MyLru")):
