@@ -41,6 +41,7 @@ def curve(
     sampling: Optional[tuple[float, int]],
     options: str,
     trace_memory: Optional[int],
+    advance: Callable[[int, int, float], None],
 ) -> Results: ...
 def sweep(
     spec: str,
@@ -76,6 +77,7 @@ class OpenSweep:
     def notes(self) -> list[str]: ...
     def missing(self) -> list[_Errand]: ...
     def put(self, id: str, partition: Path, bytes: bytes, notes: list[str]) -> None: ...
+    def close(self) -> None: ...
 
 def run_cell(
     errand: _Errand, file: Optional[str], trace_memory: Optional[int]
@@ -84,10 +86,10 @@ def run_cell(
 _Column = tuple[bytes, bool]
 
 def write_columns(
-    path: str, pages: _Column, times: Optional[_Column], format: str, page_shift: int
+    path: str, pages: _Column, times: Optional[_Column], format: Optional[str], page_shift: int
 ) -> int: ...
 def write_trace(
-    path: str, accesses: Iterable[tuple[int, int]], format: str, page_shift: int
+    path: str, accesses: Iterable[tuple[int, int]], format: Optional[str], page_shift: int
 ) -> int: ...
 
 class TraceReader:

@@ -58,6 +58,9 @@ def _toml(spec: Mapping[str, Any]) -> str:
             return "{ " + ", ".join(f"{key} = {value(inner)}" for key, inner in of.items()) + " }"
         if isinstance(of, (list, tuple, range)):
             return "[" + ", ".join(value(inner) for inner in of) + "]"
+        if isinstance(of, type):
+            runs = "agewise.lab.curve and run take classes"
+            raise TypeError(f"a sweep takes policies by their names, not {of!r}: {runs}")
         if not isinstance(of, (str, os.PathLike)):
             raise TypeError(f"a sweep has no values such as {of!r}")
         text = os.fspath(of)
@@ -134,8 +137,11 @@ def _run(
             ran, found, failed, notes = _native.sweep(spec, out, prune, trace_memory, advance)
         else:
             opened = _native.OpenSweep(spec, out, prune)
-            ran, failed = _ray.sweep(opened, trace_memory, advance)
-            found, notes = opened.found(), opened.notes()
+            try:
+                ran, failed = _ray.sweep(opened, trace_memory, advance)
+                found, notes = opened.found(), opened.notes()
+            finally:
+                opened.close()
     for note in notes:
         warnings.warn(note, stacklevel=3)
     return Sweep(out, ran, found, failed)

@@ -5,10 +5,9 @@ from __future__ import annotations
 
 import importlib
 import json
-import numbers
 import os
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from . import _command, _native
@@ -69,6 +68,9 @@ class Results:
                 return library.DataFrame.from_arrow(self)
             return library.DataFrame(self.rows())
         return library.DataFrame(self)
+
+    def __reduce__(self) -> Any:
+        raise TypeError("results cannot be pickled: rows() can, and write_parquet() keeps them")
 
     def __len__(self) -> int:
         return len(self._native)
@@ -139,7 +141,7 @@ def _chart(altair: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool
 
 
 def _axes(pyplot: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool) -> Any:
-    _, axes = pyplot.subplots()
+    _, axes = pyplot.subplots(layout="constrained")
     if is_curve:
         for policy in dict.fromkeys(row["policy"] for row in rows):
             line = [row for row in rows if row["policy"] == policy]
@@ -160,7 +162,18 @@ def _axes(pyplot: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool)
 
 def _list(of: Any) -> list[Any]:
     # One alone, which a text is too: to Python it is a sequence of letters.
-    return [of] if isinstance(of, (str, numbers.Integral, type)) else list(of)
+    is_one = isinstance(of, (str, type)) or not isinstance(of, Iterable)
+    return [of] if is_one else list(of)
+
+
+def _file(of: Path) -> str:
+    try:
+        return os.fspath(of)
+    except TypeError:
+        is_a = type(of).__name__
+        raise TypeError(
+            f"a trace is a file, not a {is_a}: agewise.trace.write makes one of a frame or numbers"
+        ) from None
 
 
 def _pairs(settings: Optional[Mapping[str, object]]) -> list[str]:
@@ -222,7 +235,7 @@ def run(
     """
     with shown("run", progress) as advance:
         native = _native.run(
-            os.fspath(workload_or_trace),
+            _file(workload_or_trace),
             describe(_list(policies)),
             _list(proactive),
             None if memory is None else str(memory),
@@ -246,28 +259,31 @@ def curve(
     sampling: Optional[tuple[float, int]] = None,
     options: Optional[Mapping[str, object]] = None,
     trace_memory: Optional[int] = None,
+    progress: Optional[Advance] = None,
 ) -> Results:
     """Miss-ratio curves of a trace.
 
     `sizes`: pages, or shares such as ``"10%"``; by default `points` sizes up to the footprint.
     `sampling`: the share of the pages in each sample, and the number of samples; by default counts
     are exact. `options`: how the trace is read. `trace_memory`: bytes for holding it; by default a
-    quarter of the memory. Ctrl-C stops it.
+    quarter of the memory. `progress`: as in `run`; a size of a policy is a run, and LRU, which one
+    pass computes for all sizes, has none. Ctrl-C stops it.
 
     What the command notes on standard error, such as sizes that a policy cannot have, is a
     warning. Raises ValueError for what does not exist, OSError for unreadable files.
     """
-    return _results(
-        _native.curve(
-            os.fspath(trace),
+    with shown("run", progress) as advance:
+        native = _native.curve(
+            _file(trace),
             describe(_list(policies)),
             [str(size) for size in _list(sizes)],
             points,
             sampling,
             _options(options),
             checked_memory(trace_memory),
+            advance,
         )
-    )
+    return _results(native)
 
 
 def _frames() -> Any:

@@ -67,7 +67,7 @@ def write(
     pages: Any,
     *,
     time_ns: Optional[Iterable[int]] = None,
-    format: str = "page",
+    format: Optional[str] = None,
     page_shift: Optional[int] = None,
 ) -> int:
     """Writes pages, in the order of their accesses, and returns how many.
@@ -77,7 +77,7 @@ def write(
     warning. Whole numbers may be of floating point, up to 2**53. `time_ns`: when each was
     accessed, in nanoseconds; by default 0. Columns of 64 bits are used without conversion,
     everything else number by number. `format`: ``"page"``, ``"csv"``, ``"parquet"`` or ``"lirs"``
-    (one page per line).
+    (one page per line); by default the one that the name of the file ends in, or else ``"page"``.
     `page_shift`: a page is 2 to the power of that many bytes; by default that of a table made of
     batches of `open`, and otherwise 12 (4 KiB). ``"lirs"`` does not keep it.
     A name that ends in .gz or .zst is compressed, which Parquet cannot be. An existing file is

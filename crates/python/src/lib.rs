@@ -8,7 +8,7 @@ mod studies;
 mod sweep;
 mod trace;
 
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -182,11 +182,10 @@ fn wait<T: Send + 'static>(
     let stop = Arc::clone(&failure.stop);
     let (sender, receiver) = mpsc::channel();
     let receiver = Mutex::new(receiver);
-    let flag = Arc::clone(&stop);
     let threads = threads()?;
     thread::spawn(move || {
         // After Ctrl-C nobody receives the result.
-        let _ = sender.send(threads.install(|| work(&flag)));
+        let _ = sender.send(threads.install(|| work(&stop)));
     });
     loop {
         let received = py.detach(|| match receiver.lock() {
@@ -203,7 +202,7 @@ fn wait<T: Send + 'static>(
             }
             Err(RecvTimeoutError::Timeout) => {
                 if let Err(interrupt) = py.check_signals().and_then(|()| tick()) {
-                    stop.store(true, Ordering::Relaxed);
+                    failure.interrupt(py);
                     return Err(interrupt);
                 }
             }
@@ -307,6 +306,7 @@ fn run(
 
 /// Computes the curves of policies on a trace alone.
 #[pyfunction]
+#[allow(clippy::too_many_arguments)] // one per argument of the Python function
 fn curve(
     py: Python<'_>,
     trace: String,
@@ -316,6 +316,7 @@ fn curve(
     sampling: Option<(f64, i64)>,
     options: &str,
     trace_memory: Option<u64>,
+    advance: Bound<'_, PyAny>,
 ) -> PyResult<Results> {
     let points = u16::try_from(points)
         .ok()
@@ -346,7 +347,13 @@ fn curve(
         sampling: sampling.transpose().map_err(PyValueError::new_err)?,
         build: BUILD.to_owned(),
     };
-    let outcome = wait(py, &failure, || Ok(()), move |stop| request.run(stop))?;
+    let counter = Counter::default();
+    let count = counter.clone();
+    let tick = || counter.tell(&advance);
+    let outcome = wait(py, &failure, tick, move |stop| {
+        let read = request.read(&request.trace)?;
+        request.run_on_showing(&read, stop, Arc::new(move |total| count.one_of(total)))
+    })?;
     let table = outcome.table();
     Ok(Results {
         rows: table.clone(),

@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Policies written in Python, as yardsticks.
 
+use std::ffi::c_ulong;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use agewise_trace::DenseTrace;
 use agewise_trace::yardstick::{Counts, Yardstick};
-use pyo3::exceptions::PyRuntimeError;
+use pyo3::exceptions::{PyKeyboardInterrupt, PyRuntimeError};
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
@@ -25,6 +27,8 @@ const BATCH: usize = 4096;
 pub struct Failure {
     pub stop: Arc<AtomicBool>,
     error: Arc<Mutex<Option<PyErr>>>,
+    /// The threads that run policies, as `threading.get_ident` has them.
+    running: Arc<Mutex<Vec<c_ulong>>>,
 }
 
 impl Failure {
@@ -39,6 +43,46 @@ impl Failure {
     pub fn take(&self) -> Option<PyErr> {
         let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
         first.take()
+    }
+
+    /// Ends all work, also that of a policy which would never return: KeyboardInterrupt is raised
+    /// in it. Otherwise it would keep its thread, and the next study would wait for that.
+    pub fn interrupt(&self, py: Python<'_>) {
+        self.stop.store(true, Ordering::Relaxed);
+        let running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let exception = py.get_type::<PyKeyboardInterrupt>();
+        for thread in running.iter() {
+            // SAFETY: `py` proves that this thread holds the interpreter's lock, and the exception
+            // is a class. Threads are removed from the list under that lock, before they end.
+            unsafe { ffi::PyThreadState_SetAsyncExc(thread.cast_signed(), exception.as_ptr()) };
+        }
+    }
+
+    fn runs_here(&self, py: Python<'_>) -> PyResult<Running<'_>> {
+        let thread = py
+            .import("threading")?
+            .call_method0("get_ident")?
+            .extract()?;
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.push(thread);
+        Ok(Running {
+            failure: self,
+            thread,
+        })
+    }
+}
+
+/// A thread that runs a policy, until it is dropped.
+struct Running<'a> {
+    failure: &'a Failure,
+    thread: c_ulong,
+}
+
+impl Drop for Running<'_> {
+    fn drop(&mut self) {
+        let running = &self.failure.running;
+        let mut running = running.lock().unwrap_or_else(PoisonError::into_inner);
+        running.retain(|thread| *thread != self.thread);
     }
 }
 
@@ -74,6 +118,7 @@ impl PythonPolicy {
         capacity: usize,
         counts: Counts<'_>,
     ) -> PyResult<u64> {
+        let _running = self.failure.runs_here(py)?;
         let policy = self.class.bind(py).call1((capacity,))?;
         let on_access = policy.getattr("on_access")?;
         let on_fault = policy.getattr("on_fault")?;

@@ -9,6 +9,7 @@ use std::thread;
 
 use agewise_lab::study::StudyError;
 use agewise_lab::study::sweep::{Advance, Dataset, Done, Errand, Sweep, damage};
+use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -70,10 +71,11 @@ fn notes(sweep: &Sweep, damaged: &[PathBuf]) -> Vec<String> {
 /// file.
 type PyErrand = (String, BTreeMap<String, String>, String, Option<PathBuf>);
 
-/// A directory of a sweep, locked, with the cells that are missing in it.
+/// A directory of a sweep, locked until it is closed, with the cells that are missing in it.
 #[pyclass(frozen, module = "agewise._native")]
 pub struct OpenSweep {
-    dataset: Dataset,
+    /// None once closed.
+    dataset: Mutex<Option<Dataset>>,
     missing: Vec<Errand>,
     notes: Vec<String>,
 }
@@ -91,7 +93,7 @@ impl OpenSweep {
             let (dataset, missing) = sweep.open(&out, prune)?;
             let notes = notes(&sweep, dataset.damaged());
             Ok(OpenSweep {
-                dataset,
+                dataset: Mutex::new(Some(dataset)),
                 missing,
                 notes,
             })
@@ -100,13 +102,20 @@ impl OpenSweep {
     }
 
     /// Number of cells found.
-    fn found(&self) -> usize {
-        self.dataset.found()
+    fn found(&self) -> PyResult<usize> {
+        self.with(|dataset| Ok(dataset.found()))
     }
 
     /// What the command notes, of cells that were put here too.
-    fn notes(&self) -> Vec<String> {
-        [self.notes.clone(), self.dataset.remarks()].concat()
+    fn notes(&self) -> PyResult<Vec<String>> {
+        self.with(|dataset| Ok([self.notes.clone(), dataset.remarks()].concat()))
+    }
+
+    /// Unlocks the directory. An exception may keep what refers to this for as long as the
+    /// interpreter runs.
+    fn close(&self) {
+        let mut dataset = self.dataset.lock().unwrap_or_else(PoisonError::into_inner);
+        *dataset = None;
     }
 
     /// The missing cells.
@@ -129,7 +138,15 @@ impl OpenSweep {
             bytes,
             notes,
         };
-        self.dataset.put(id, &done).map_err(exception)
+        self.with(|dataset| dataset.put(id, &done).map_err(exception))
+    }
+}
+
+impl OpenSweep {
+    fn with<T>(&self, of: impl FnOnce(&Dataset) -> PyResult<T>) -> PyResult<T> {
+        let dataset = self.dataset.lock().unwrap_or_else(PoisonError::into_inner);
+        let closed = || PyRuntimeError::new_err("the sweep is closed");
+        of(dataset.as_ref().ok_or_else(closed)?)
     }
 }
 

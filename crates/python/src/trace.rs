@@ -100,7 +100,7 @@ pub fn write_columns(
     path: PathBuf,
     pages: Column<'_>,
     times: Option<Column<'_>>,
-    format: &str,
+    format: Option<&str>,
     page_shift: i64,
 ) -> PyResult<u64> {
     let many = |column: &Column<'_>| column.0.as_bytes().len() / 8;
@@ -136,7 +136,7 @@ pub fn write_columns(
 pub fn write_trace(
     path: PathBuf,
     accesses: &Bound<'_, PyAny>,
-    format: &str,
+    format: Option<&str>,
     page_shift: i64,
 ) -> PyResult<u64> {
     let accesses = accesses.try_iter()?.enumerate().map(|(at, access)| {
@@ -153,16 +153,33 @@ fn no_access(at: usize, access: &str) -> PyErr {
     ))
 }
 
-fn write(
-    path: &Path,
-    format: &str,
-    page_shift: i64,
-    accesses: impl Iterator<Item = PyResult<(u64, u64)>>,
-) -> PyResult<u64> {
-    let format = OutputFormat::by_name(format).filter(|of| *of != OutputFormat::OracleGeneral);
+/// The format to write: the one asked for, which the name of the file must not contradict.
+fn output_format(path: &Path, format: Option<&str>) -> PyResult<OutputFormat> {
+    let of_file = OutputFormat::of_file(path);
+    let by_name = format.map(OutputFormat::by_name);
+    let format = by_name.unwrap_or(Some(of_file.unwrap_or(OutputFormat::Page)));
+    let format = format.filter(|of| *of != OutputFormat::OracleGeneral);
     let format = format.ok_or_else(|| {
         PyValueError::new_err("format is \"page\", \"csv\", \"lirs\" or \"parquet\"")
     })?;
+    match of_file.filter(|of_file| *of_file != format) {
+        Some(of_file) => Err(PyValueError::new_err(format!(
+            "{}: the name is one of the format {}, but format says {}: change one of them",
+            path.display(),
+            of_file.name(),
+            format.name()
+        ))),
+        None => Ok(format),
+    }
+}
+
+fn write(
+    path: &Path,
+    format: Option<&str>,
+    page_shift: i64,
+    accesses: impl Iterator<Item = PyResult<(u64, u64)>>,
+) -> PyResult<u64> {
+    let format = output_format(path, format)?;
     let page_shift = u8::try_from(page_shift).ok().filter(|shift| *shift < 64);
     let header = Header {
         page_shift: page_shift

@@ -7,6 +7,7 @@ Run by scripts/test-wheel, which names the command in AGEWISE and the pages in E
 import errno
 import json
 import os
+import pickle
 import random
 import re
 import signal
@@ -155,6 +156,18 @@ class Package(unittest.TestCase):
         self.assertEqual(full.exception.errno, errno.ENOSPC)
         with self.assertRaises(NotADirectoryError):
             agewise.sweep({"grid": {"trace": self.trace, "policy": "lru"}}, self.trace + "/out")
+
+    def test_what_is_given_in_place_of_another_says_what_to_do(self) -> None:
+        mistakes: list[tuple[Callable[[], object], str]] = [
+            (lambda: lab.curve([1, 2, 1]), "not a list: agewise.trace.write"),  # type: ignore[arg-type]
+            (lambda: lab.run({"page": [1]}), "not a dict: agewise.trace.write"),  # type: ignore[arg-type]
+            (lambda: lab.curve(self.trace, MyLru(5)), "subclasses of agewise"),  # type: ignore[arg-type]
+            (lambda: agewise.sweep({"grid": {"policy": MyLru}}, "out"), "by their names"),
+            (lambda: pickle.dumps(lab.curve(self.trace, "lru", sizes=5)), r"rows\(\) can"),
+        ]
+        for wrong, words in mistakes:
+            with self.assertRaisesRegex(TypeError, words):
+                wrong()
 
     def test_one_policy_needs_no_list(self) -> None:
         for one, of in (("lru", "lru"), (MyLru, "MyLru")):
@@ -534,6 +547,19 @@ pathlib.Path({str(undone)!r}).touch()
                 return _ray.run_cell(errand, content, trace_memory)
             os._exit(9)
 
+        # An exception keeps no directory locked.
+        def broken(done: int, total: int, left: float) -> None:
+            raise ZeroDivisionError
+
+        failed = os.path.join(self.directory.name, "failed")
+        try:
+            agewise.sweep(spec, failed, on="ray", progress=broken)
+            self.fail("the exception was lost")
+        except ZeroDivisionError as error:
+            kept = error
+        self.assertEqual(agewise.sweep(spec, failed).failed, [])
+        self.assertIsNotNone(kept.__traceback__)
+
         described = os.path.join(self.directory.name, "described.toml")
         Path(described).write_text(_sweep._toml(spec))
         again = os.path.join(self.directory.name, "again")
@@ -651,6 +677,30 @@ pathlib.Path({str(undone)!r}).touch()
         with self.assertRaisesRegex(ValueError, "format is"):
             trace.write(path, [], format="oracleGeneral")
 
+    def test_names_of_traces_say_their_format(self) -> None:
+        named = os.path.join(self.directory.name, "named")
+        trace.write(named + ".csv", [7])
+        self.assertTrue(Path(named + ".csv").read_text().startswith("time_ns,page"))
+        trace.write(named + ".lirs", [7])
+        self.assertEqual(Path(named + ".lirs").read_text(), "7\n")
+        trace.write(named, [7])
+        trace.write(named + ".pages", [7])
+        self.assertEqual(Path(named).read_bytes(), Path(named + ".pages").read_bytes())
+        with self.assertRaisesRegex(ValueError, "of the format csv, but format says page"):
+            trace.write(named + ".csv", [7], format="page")
+
+    @unittest.skipUnless(find_spec("pyarrow"), "pyarrow is not installed")
+    def test_frames_saved_as_csv_are_traces(self) -> None:
+        csv = import_module("pyarrow.csv")
+        kept, saved = (os.path.join(self.directory.name, name) for name in ("k.pages", "k.csv"))
+        trace.write(kept, [3, 1, 3], time_ns=[1, 2, 3])
+        [batch] = trace.open(kept)
+        plain = [column.cast("string") if i > 2 else column for i, column in enumerate(batch)]
+        table = import_module("pyarrow").table(plain, names=batch.schema.names)
+        csv.write_csv(table, saved)
+        [again] = trace.open(saved)
+        self.assertEqual(again.to_pylist(), batch.to_pylist())
+
     @unittest.skipUnless(find_spec("polars"), "polars is not installed")
     def test_frames_are_written_as_they_should_be(self) -> None:
         import polars
@@ -730,6 +780,31 @@ pathlib.Path({str(undone)!r}).touch()
         with self.assertRaises(KeyboardInterrupt):
             lab.run("kv", seeds=100_000)
         self.assertLess(time.monotonic() - started, 5.0)
+
+    def test_ctrl_c_ends_policies_that_never_return(self) -> None:
+        class Stuck(MyLru):
+            def evict(self, page: int) -> int:
+                while True:
+                    pass
+
+        # More of them than there are threads that they could keep.
+        for _ in range(1 + (os.cpu_count() or 1)):
+            timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+            timer.start()
+            with self.assertRaises(KeyboardInterrupt):
+                lab.curve(self.trace, Stuck, sizes=[10, 20])
+        self.assertEqual(len(lab.curve(self.trace, MyLru, sizes=[10])), 1)
+
+    def test_curves_tell_how_far_they_are(self) -> None:
+        seen: list[tuple[int, int]] = []
+
+        def progress(done: int, total: int, left: float) -> None:
+            seen.append((done, total))
+
+        lab.curve(self.trace, ["lru", "arc", MyLru], sizes=[50, 100, 200], progress=progress)
+        self.assertEqual(seen[-1], (6, 6))
+        lab.curve(self.trace, ["lru", "arc"], points=4, sampling=(0.2, 4), progress=progress)
+        self.assertEqual(seen[-1], (16, 16))
 
     def test_nothing_goes_on_after_ctrl_c(self) -> None:
         studies: list[Callable[[], object]] = [

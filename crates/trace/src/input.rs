@@ -262,6 +262,12 @@ impl Input {
         Ok(filled)
     }
 
+    /// The number of the last line returned, from 1.
+    #[must_use]
+    pub fn line(&self) -> u64 {
+        self.line
+    }
+
     /// Creates a [`TraceError::Malformed`] for the last line or record returned.
     #[must_use]
     pub fn malformed(&self, format: &'static str, what: impl Into<String>) -> TraceError {

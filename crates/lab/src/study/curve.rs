@@ -89,15 +89,16 @@ pub struct CurveOutcome {
     pub counted_in: Duration,
 }
 
-/// Called after each run of a policy at one size. Stack policies need one pass for all sizes, and
-/// have no runs.
-pub type Done = Arc<dyn Fn() + Send + Sync>;
+/// Called after each run of a policy at one size, with the number of runs. Stack policies need one
+/// pass for all sizes, and have no runs.
+pub type Done = Arc<dyn Fn(u64) + Send + Sync>;
 
 /// A policy that is not run any more once `stop` is set, and reports each of its runs.
 struct Watched {
     policy: Arc<dyn Yardstick>,
     stop: Arc<AtomicBool>,
     done: Done,
+    runs: u64,
 }
 
 impl fmt::Debug for Watched {
@@ -116,7 +117,7 @@ impl Yardstick for Watched {
             return 0;
         }
         let misses = self.policy.misses(trace, capacity);
-        (self.done)();
+        (self.done)(self.runs);
         misses
     }
 
@@ -246,7 +247,7 @@ impl CurveRequest {
         trace: &CurveTrace,
         stop: &Arc<AtomicBool>,
     ) -> Result<CurveOutcome, StudyError> {
-        self.run_on_showing(trace, stop, Arc::new(|| ()))
+        self.run_on_showing(trace, stop, Arc::new(|_| ()))
     }
 
     /// Like [`CurveRequest::run_on`], and calls `done` after each run.
@@ -259,6 +260,8 @@ impl CurveRequest {
         stop: &Arc<AtomicBool>,
         done: Done,
     ) -> Result<CurveOutcome, StudyError> {
+        let sizes = self.sizes(trace.pages.footprint())?;
+        let runs = self.runs(sizes.len());
         let policies: Vec<Watched> = self
             .policies
             .iter()
@@ -266,11 +269,11 @@ impl CurveRequest {
                 policy: Arc::clone(policy),
                 stop: Arc::clone(stop),
                 done: Arc::clone(&done),
+                runs,
             })
             .collect();
         let name = short_name(&self.trace);
         let started = Instant::now();
-        let sizes = self.sizes(trace.pages.footprint())?;
         let curves = match &trace.pages {
             Pages::All(dense) => exact(name, dense, &policies, &sizes),
             Pages::Samples(samples) => sampled(name, samples, &policies, &sizes),
@@ -294,6 +297,17 @@ impl CurveRequest {
             decoded_in: trace.decoded_in,
             counted_in: started.elapsed(),
         })
+    }
+
+    /// Runs of the policies at so many sizes; fewer where a policy cannot have all of them.
+    fn runs(&self, sizes: usize) -> u64 {
+        let (samples, is_exact) = match self.sampling {
+            Some(plan) => (plan.samples, false),
+            None => (1, true),
+        };
+        let is_run = |policy: &&Arc<dyn Yardstick>| !policy.is_stack() || (is_exact && sizes == 1);
+        let policies = self.policies.iter().filter(is_run).count();
+        policies.saturating_mul(sizes).saturating_mul(samples) as u64
     }
 
     /// A note on policies that cannot have all of `sizes` sizes.

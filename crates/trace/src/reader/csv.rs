@@ -14,8 +14,8 @@
 //! | evidence | evidence | fault, minor_fault, major_fault or inferred; empty: seen |
 //!
 //! Page or address is required, everything else is optional, other columns are ignored. Columns are
-//! separated by commas, semicolons or tabs. A line is at most 256 KiB; a quoted field stays on its
-//! line.
+//! separated by commas, semicolons or tabs. Kind and class may be empty or unknown. A line is at
+//! most 256 KiB; a quoted field stays on its line.
 //!
 //! Lines before the header that start with `#` are comments, unless they are the header. Of these,
 //! `# page trace: ` and `# metadata: ` are the header of a page trace that was written as CSV.
@@ -87,6 +87,7 @@ pub static FORMAT: Format = Format {
             fields,
             page_shift,
             header,
+            last_ns: Some(0),
             note,
         }))
     },
@@ -185,7 +186,29 @@ struct Csv {
     fields: Fields,
     page_shift: u32,
     header: Option<Header>,
+    /// The time of the request before; None once that of another was earlier.
+    last_ns: Option<u64>,
     note: Option<String>,
+}
+
+impl Csv {
+    /// Says of the first time that goes back that it does: the lines may be in another order.
+    fn note_order(&mut self, request: &Request) {
+        let Some(last_ns) = self.last_ns else { return };
+        if request.time_ns >= last_ns {
+            self.last_ns = Some(request.time_ns);
+            return;
+        }
+        self.last_ns = None;
+        let note = format!(
+            "{}: line {} is earlier than the line above. Accesses are taken in the order of the \
+             lines: sort these by time if that is not theirs",
+            self.input.path().display(),
+            self.input.line()
+        );
+        let notes: Vec<String> = self.note.take().into_iter().chain([note]).collect();
+        self.note = Some(notes.join("; "));
+    }
 }
 
 impl RequestReader for Csv {
@@ -201,9 +224,9 @@ impl RequestReader for Csv {
                 .fields
                 .split(line)
                 .and_then(|()| parse(&self.fields, &self.layout, self.page_shift));
-            return parsed
-                .map(Some)
-                .map_err(|what| self.input.malformed(FORMAT.name, what));
+            let request = parsed.map_err(|what| self.input.malformed(FORMAT.name, what))?;
+            self.note_order(&request);
+            return Ok(Some(request));
         }
     }
 
@@ -290,7 +313,7 @@ fn time(text: &[u8], unit_ns: u64) -> Result<u64, String> {
 
 fn kind(text: &[u8]) -> Result<AccessKind, String> {
     match text.to_ascii_lowercase().as_slice() {
-        b"" => Ok(AccessKind::Unknown),
+        b"" | b"unknown" => Ok(AccessKind::Unknown),
         b"r" | b"read" | b"l" | b"load" | b"get" => Ok(AccessKind::Read),
         b"w" | b"write" | b"s" | b"store" | b"set" | b"m" => Ok(AccessKind::Write),
         _ => Err(format!(
@@ -302,7 +325,7 @@ fn kind(text: &[u8]) -> Result<AccessKind, String> {
 
 fn class(text: &[u8]) -> Result<PageClass, String> {
     match text.to_ascii_lowercase().as_slice() {
-        b"" => Ok(PageClass::Unknown),
+        b"" | b"unknown" => Ok(PageClass::Unknown),
         b"anon" => Ok(PageClass::Anon),
         b"file" => Ok(PageClass::File),
         _ => Err(format!(
@@ -324,137 +347,4 @@ fn evidence(text: &[u8]) -> Result<Evidence, String> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::super::testing::{error, pages, read, read_with};
-    use super::*;
-
-    #[test]
-    fn columns_in_any_order() {
-        let text = b"op;time_us;Page;class;pid;other\nw;5;7;anon;12;x\nr;6;0x10;file;13;\"a;b\"\n";
-        let (requests, error) = read(&FORMAT, text);
-        assert!(error.is_none(), "{error:?}");
-        let first = Request {
-            first_page: 7,
-            page_count: 1,
-            time_ns: 5000,
-            process: 12,
-            kind: AccessKind::Write,
-            class: PageClass::Anon,
-            ..Request::default()
-        };
-        assert_eq!(requests[0], first);
-        assert_eq!(
-            (requests[1].first_page, requests[1].class),
-            (16, PageClass::File)
-        );
-    }
-
-    #[test]
-    fn bytes_touch_every_page_they_reach() {
-        let (requests, _) = read(&FORMAT, b"address,size,time\n4095,2,0.5\n8192,0,1\n");
-        let larger = b"# page trace: page_shift=16\naddress\n65536\n";
-        assert_eq!(pages(&FORMAT, larger), [1]);
-        assert_eq!((requests[0].first_page, requests[0].page_count), (0, 2));
-        assert_eq!(requests[0].time_ns, 500_000_000);
-        assert_eq!((requests[1].first_page, requests[1].page_count), (2, 1));
-    }
-
-    #[test]
-    fn columns_can_be_named() {
-        let options = ReadOptions {
-            columns: vec![(Column::Page, "object".into())],
-            ..ReadOptions::default()
-        };
-        let (requests, error) = read_with(&FORMAT, b"id,object\n1,2\n", &options);
-        assert!(error.is_none(), "{error:?}");
-        assert_eq!(requests[0].first_page, 2);
-    }
-
-    /// The headers of docs/use/traces.md.
-    #[test]
-    fn published_layouts_need_a_header_only() {
-        let msr = b"ticks,host,disk,op,offset,size,response\n9,usr,0,Read,8191,8192,4\n";
-        let alibaba = b"device,op,offset,size,time_us\n419,W,16384,4096,1577808144360767\n";
-        let tencent = b"time,offset,size,io,volume\n1538323200,16,9,0,1063\n";
-        for (text, page_shift, run) in [
-            (&msr[..], None, (1, 3)),
-            (alibaba, None, (4, 1)),
-            (tencent, Some(3), (2, 2)),
-        ] {
-            let options = ReadOptions {
-                page_shift,
-                ..ReadOptions::default()
-            };
-            let (requests, error) = read_with(&FORMAT, text, &options);
-            assert!(error.is_none(), "{error:?}");
-            assert_eq!((requests[0].first_page, requests[0].page_count), run);
-        }
-    }
-
-    #[test]
-    fn lengths_of_pages_are_said_to_be_ignored() {
-        let note = |text: &[u8]| {
-            let input = std::io::Cursor::new(text.to_vec());
-            let input = Input::from_reader(std::path::Path::new("test"), input).unwrap();
-            let reader = (FORMAT.open)(input, &ReadOptions::default()).unwrap();
-            reader.note().map(str::to_owned)
-        };
-        let said = note(b"time,lba,size\n0,8,4096\n").unwrap();
-        assert!(said.contains("\"size\" is not used"), "{said}");
-        assert!(said.contains("--column address=lba"), "{said}");
-        assert_eq!(note(b"time,offset,size\n0,8,4096\n"), None);
-    }
-
-    #[test]
-    fn what_cannot_be_parted_into_fields_is_not_left_out() {
-        let open = error(&FORMAT, b"page,note\n1,\"a\n2\"\n");
-        assert!(open.contains("quote that is not closed"), "{open}");
-        assert!(open.contains("line 2"), "{open}");
-        for mixed in [&b"page\n1\r2\n3\n"[..], b"page\r1\r2\r"] {
-            let mixed = error(&FORMAT, mixed);
-            assert!(mixed.contains("a carriage return inside"), "{mixed}");
-        }
-        assert_eq!(
-            pages(&FORMAT, b"page,note\n1,\"a \"\"b\"\"\"\n2,\n"),
-            [1, 2]
-        );
-        assert_eq!(pages(&FORMAT, b"page,note\r\r\n1,a\r\r\n2,\r\r\n"), [1, 2]);
-    }
-
-    #[test]
-    fn comments_come_before_the_header() {
-        let text = b"# by hand\n#\n# page trace: page_shift=16\n# metadata: a=b\npage\n7\n";
-        let (requests, error) = read(&FORMAT, text);
-        assert!(error.is_none(), "{error:?}");
-        assert_eq!(requests[0].first_page, 7);
-        assert!((FORMAT.recognise)(text));
-        let marked = b"# by hand\n# time,page\n1,7\n";
-        assert_eq!(pages(&FORMAT, marked), [7]);
-        assert!((FORMAT.recognise)(marked));
-    }
-
-    #[test]
-    fn errors() {
-        assert!(error(&FORMAT, b"a,b\n1,2\n").contains("page or address is needed"));
-        assert!(error(&FORMAT, b"page,op\n1\n").contains("1 fields"));
-        assert!(error(&FORMAT, b"page,op\n1,x\n").contains("neither read nor write"));
-        assert!(error(&FORMAT, b"page,evidence\n1,guess\n").contains("minor_fault, major_fault"));
-        let comment = error(&FORMAT, b"# page trace: page_shift=64\npage\n1\n");
-        assert!(
-            comment.contains("\"page_shift=64\"") && comment.contains("line 1"),
-            "{comment}"
-        );
-        assert!(error(&FORMAT, b"page,count\n1,99999999999\n").contains("at most"));
-        assert!(error(&FORMAT, b"page,time\n1,-5\n").contains("out of range"));
-        let in_us = error(&FORMAT, b"page,timestamp\n1,1700000000000000\n");
-        assert!(in_us.contains("--column time_us=NAME"), "{in_us}");
-        let twice = error(&FORMAT, b"page,x,x,Page\n1,2,3,4\n");
-        assert!(
-            twice.contains("two columns of the header are called \"page\""),
-            "{twice}"
-        );
-        assert_eq!(pages(&FORMAT, b"page,x,x\n1,2,3\n"), [1]);
-        assert!(error(&FORMAT, b"").contains("no requests"));
-        assert_eq!(pages(&FORMAT, b"page\n\n3\n"), [3]);
-    }
-}
+mod tests;

@@ -137,19 +137,6 @@ impl Args {
         let lists = self.policy.iter();
         lists.flat_map(|list| list.0.iter().cloned()).collect()
     }
-
-    /// Runs for all traces, for the progress bar.
-    fn runs(&self) -> u64 {
-        let policies = self.policies();
-        let one_by_one = policies.iter().filter(|policy| !policy.is_stack()).count();
-        let sizes = match self.sizes.len() {
-            0 => usize::from(self.points),
-            sizes => sizes,
-        };
-        let samples = if self.sampled { self.samples } else { 1 };
-        let runs = one_by_one.saturating_mul(sizes).saturating_mul(samples);
-        runs.saturating_mul(self.traces.len()) as u64
-    }
 }
 
 /// Computes, prints and writes the pictures.
@@ -169,7 +156,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let html = output_file(args.html.as_deref())?;
     let png = output_file(args.png.as_deref())?;
     let parquet = output_file(args.parquet.as_deref())?;
-    let (progress, runs) = (Arc::new(Progress::new("runs")), args.runs());
+    let progress = Arc::new(Progress::new("runs"));
+    let traces = args.traces.len() as u64;
     let mut by_trace: Vec<Vec<Curve>> = Vec::new();
     let (mut cells, mut table) = (Vec::new(), Table::default());
     for trace in &args.traces {
@@ -187,7 +175,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             build: BUILD.to_owned(),
         };
         let progress = Arc::clone(&progress);
-        let done = Arc::new(move || progress.advance(runs));
+        let done = Arc::new(move |runs: u64| progress.advance(runs.saturating_mul(traces)));
         let outcome = pool.install(|| {
             let read = request.read(trace)?;
             bar.finish();
