@@ -50,7 +50,6 @@ pub(crate) use reparent::reparent;
 pub use settings::{Machine, Settings};
 pub(crate) use shrink::shrink_lruvec;
 pub use switch::{Switch, set_enabled};
-pub use verify::Inconsistency;
 
 /// `MIN_NR_GENS`: the two youngest generations are never evicted.
 pub const MIN_NR_GENS: usize = 2;

@@ -7,68 +7,22 @@ use crate::ids::LruvecId;
 use super::generation::State;
 use super::{GENERATIONS_MAX, MIN_NR_GENS, NR_ZONES};
 
-/// A violated invariant.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Inconsistency {
-    /// Fewer generations than 2, or more than the profile's.
-    #[error("{folio_type:?} has {generations} generations")]
-    Window {
-        /// Type.
-        folio_type: FolioType,
-        /// Number of its generations.
-        generations: u64,
-    },
-    /// A generation was born before an older one.
-    #[error("generation {seq} was born before its elder")]
-    Births {
-        /// The younger one.
-        seq: u64,
-    },
-    /// The size of a slot differs from the sum of its folios.
-    #[error("slot {slot}, type {t}, zone {zone}: {counted} pages counted, {kept} kept")]
-    Size {
-        /// Slot.
-        slot: usize,
-        /// Type index.
-        t: usize,
-        /// Zone.
-        zone: usize,
-        /// Pages counted by their generation field.
-        counted: i64,
-        /// Pages according to the size.
-        kept: i64,
-    },
-    /// A listed folio has no generation, a wrong owner or wrong flags, or is on the wrong list.
-    #[error("frame {pfn:?} on the list of slot {slot}: {what}")]
-    Folio {
-        /// The folio.
-        pfn: Pfn,
-        /// The list.
-        slot: usize,
-        /// What is wrong with it.
-        what: &'static str,
-    },
-}
-
 impl State {
     /// Checks the invariants of this lruvec. Sizes are only exact while no walk is under way.
     ///
     /// # Errors
-    /// The first violated invariant.
-    pub fn verify(&self, folios: &FolioTable, lruvec: LruvecId) -> Result<(), Inconsistency> {
+    /// A sentence about the first violated invariant.
+    pub fn verify(&self, folios: &FolioTable, lruvec: LruvecId) -> Result<(), String> {
         for folio_type in FolioType::ALL {
             let generations = self.nr_gens(folio_type);
             if !(MIN_NR_GENS as u64..=self.generations).contains(&generations) {
-                return Err(Inconsistency::Window {
-                    folio_type,
-                    generations,
-                });
+                return Err(format!("{folio_type:?} has {generations} generations"));
             }
         }
         let second = (self.max_seq + 2).saturating_sub(self.generations).max(1);
         for seq in second..=self.max_seq {
             if self.birth_ns(seq) < self.birth_ns(seq - 1) {
-                return Err(Inconsistency::Births { seq });
+                return Err(format!("generation {seq} was born before its elder"));
             }
         }
         let mut counted = [[[0; NR_ZONES]; 2]; GENERATIONS_MAX];
@@ -83,13 +37,9 @@ impl State {
         for (slot, t, zone) in slots() {
             let (counted, kept) = (counted[slot][t][zone], self.nr_pages[slot][t][zone]);
             if counted != kept {
-                return Err(Inconsistency::Size {
-                    slot,
-                    t,
-                    zone,
-                    counted,
-                    kept,
-                });
+                return Err(format!(
+                    "slot {slot}, type {t}, zone {zone}: {counted} pages counted, {kept} kept"
+                ));
             }
         }
         Ok(())
@@ -101,9 +51,9 @@ impl State {
         lruvec: LruvecId,
         pfn: Pfn,
         (slot, t, zone): (usize, usize, usize),
-    ) -> Result<(), Inconsistency> {
+    ) -> Result<(), String> {
         let folio = &folios[pfn];
-        let wrong = |what| Err(Inconsistency::Folio { pfn, slot, what });
+        let wrong = |what| Err(format!("frame {pfn:?} on the list of slot {slot}: {what}"));
         if folio.generation().is_none() {
             return wrong("no generation");
         }
