@@ -60,13 +60,8 @@ pub struct Args {
 struct Minute {
     record: &'static str,
     minutes: f64,
-    resident_bytes: u64,
-    descriptors: u64,
-    process_descriptors: u64,
-    threads: u64,
-    /// Sum over the serving processes.
-    servers_resident_bytes: u64,
-    servers_descriptors: u64,
+    #[serde(flatten)]
+    sample: Sample,
     /// CPU time since the last line, as a share of one core.
     cpu_ratio: f64,
     looks: u64,
@@ -218,12 +213,13 @@ struct Soak {
     lost_lines: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Serialize)]
 struct Sample {
     resident_bytes: u64,
     descriptors: u64,
     process_descriptors: u64,
     threads: u64,
+    /// Sum over the serving processes.
     servers_resident_bytes: u64,
     servers_descriptors: u64,
 }
@@ -303,12 +299,7 @@ impl Soak {
         let minute = Minute {
             record: "soak_minute",
             minutes: elapsed.as_secs_f64() / 60.0,
-            resident_bytes: last.resident_bytes,
-            descriptors: last.descriptors,
-            process_descriptors: last.process_descriptors,
-            threads: last.threads,
-            servers_resident_bytes: last.servers_resident_bytes,
-            servers_descriptors: last.servers_descriptors,
+            sample: *last,
             cpu_ratio,
             looks: self.looks,
             faults: self.faults.count,
@@ -325,12 +316,12 @@ impl Soak {
                     "{:5.0} min  {} bytes, {} descriptors and {} of processes, {} threads; \
                      servers {} bytes, {} descriptors; {:.2} % CPU, {} looks, {} faults",
                     minute.minutes,
-                    minute.resident_bytes,
-                    minute.descriptors,
-                    minute.process_descriptors,
-                    minute.threads,
-                    minute.servers_resident_bytes,
-                    minute.servers_descriptors,
+                    last.resident_bytes,
+                    last.descriptors,
+                    last.process_descriptors,
+                    last.threads,
+                    last.servers_resident_bytes,
+                    last.servers_descriptors,
                     cpu_ratio * 100.0,
                     minute.looks,
                     minute.faults,
