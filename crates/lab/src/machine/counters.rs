@@ -20,8 +20,6 @@ pub struct Counters {
     pub allocstall: u64,
     /// Tasks killed for lack of memory.
     pub oom_kill: u64,
-    /// Time reclaimers slept, in ns.
-    pub throttled_ns: u64,
     /// Pages written by reclaim itself, anon and file (`nr_vmscan_write`).
     pub vmscan_write: [u64; 2],
     /// Accesses to pages of the slow node.
@@ -32,6 +30,4 @@ pub struct Counters {
     pub slab_calls: u64,
     /// Tree nodes the shrinkers looked at (`slabs_scanned`).
     pub slabs_scanned: u64,
-    /// Read-ahead windows cut short because a page could not be charged.
-    pub readahead_refused: u64,
 }

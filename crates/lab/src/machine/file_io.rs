@@ -261,7 +261,7 @@ impl Machine {
                 .read_one(process, file, at, in_fault, Effort::NoRetry)
                 .is_err()
             {
-                self.sys.counters.readahead_refused += 1;
+                // It could not be charged: the window is cut short.
                 break;
             }
         }

@@ -482,7 +482,6 @@ impl World for System {
             Throttle::NoProgress | Throttle::Congested => until_ns,
         };
         let delayed_ns = until_ns - self.now_ns;
-        self.counters.throttled_ns += delayed_ns;
         self.wait_until(until_ns);
         self.trace(&Tracepoint::Throttled {
             node,
