@@ -22,14 +22,10 @@ pub struct MemInfo {
     pub file_bytes: u64,
     /// Mapped anonymous memory.
     pub anon_bytes: u64,
-    /// The part of `anon_bytes` in transparent huge pages.
-    pub anon_thp_bytes: u64,
     /// Mapped page cache.
     pub mapped_bytes: u64,
     /// tmpfs and shared memory.
     pub shmem_bytes: u64,
-    /// mlocked memory.
-    pub mlocked_bytes: u64,
     /// Swap space.
     pub swap_total_bytes: u64,
     /// Free swap space.
@@ -57,10 +53,8 @@ impl MemInfo {
                 "MemAvailable" => &mut info.available_bytes,
                 "Cached" => &mut info.file_bytes,
                 "AnonPages" => &mut info.anon_bytes,
-                "AnonHugePages" => &mut info.anon_thp_bytes,
                 "Mapped" => &mut info.mapped_bytes,
                 "Shmem" => &mut info.shmem_bytes,
-                "Mlocked" => &mut info.mlocked_bytes,
                 "SwapTotal" => &mut info.swap_total_bytes,
                 "SwapFree" => &mut info.swap_free_bytes,
                 "SwapCached" => &mut info.swap_cached_bytes,

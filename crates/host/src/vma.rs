@@ -62,7 +62,6 @@ pub struct Vma {
     pub range: AddressRange,
     pub read: bool,
     pub write: bool,
-    pub execute: bool,
     /// Shared with other processes (`s`), not private (`p`).
     pub shared: bool,
     /// The kind of memory behind it.
@@ -249,7 +248,6 @@ impl VmaTable {
                 range: parsed.range,
                 read: parsed.perms[0] == b'r',
                 write: parsed.perms[1] == b'w',
-                execute: parsed.perms[2] == b'x',
                 shared: parsed.perms[3] == b's',
                 kind,
                 locked: false,

@@ -149,8 +149,6 @@ pub struct Status {
     pub rss_shmem_bytes: u64,
     /// Anonymous memory in swap.
     pub swap_bytes: u64,
-    /// mlocked memory.
-    pub locked_bytes: u64,
     /// Memory of the page tables.
     pub page_table_bytes: u64,
 }
@@ -176,7 +174,6 @@ impl Status {
                 "RssFile" => status.rss_file_bytes = kib(path, line, value)?,
                 "RssShmem" => status.rss_shmem_bytes = kib(path, line, value)?,
                 "VmSwap" => status.swap_bytes = kib(path, line, value)?,
-                "VmLck" => status.locked_bytes = kib(path, line, value)?,
                 "VmPTE" => status.page_table_bytes = kib(path, line, value)?,
                 _ => {}
             }
