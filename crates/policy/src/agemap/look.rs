@@ -2,9 +2,8 @@
 //! One look at an address space: takes facts about tables and updates labels and sizes.
 
 use super::AgeMap;
-use super::facts::{Facts, Leaves, LookCounts, OutOfOrder};
+use super::facts::{Facts, Leaves, LookCounts, OutOfOrder, Part, PartSizes};
 use super::leaf::{self, Leaf};
-use super::part::{Part, PartSizes};
 use super::store::{Files, NO_LEAF, Table};
 use super::word::Word;
 use crate::generations::{LABEL_NONE, LABEL_UNSEEN, LABELS, Label, PageType, Sizes};

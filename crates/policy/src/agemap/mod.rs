@@ -15,14 +15,12 @@
 mod facts;
 mod leaf;
 mod look;
-mod part;
 mod query;
 mod store;
 mod word;
 
-pub use facts::{Facts, Leaves, LookCounts, OutOfOrder};
+pub use facts::{Facts, Leaves, LookCounts, OutOfOrder, Part, PartSizes};
 pub use look::Look;
-pub use part::{Part, PartSizes};
 pub use query::{PageState, RangeSizes, Run};
 
 use crate::generations::{ByType, GENERATIONS_MAX, Generations, Relabel};

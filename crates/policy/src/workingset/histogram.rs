@@ -9,7 +9,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-use super::bin::{Bin, NO_UPPER_BOUND_MS};
+use super::intervals::{Bin, NO_UPPER_BOUND_MS};
 use super::{BINS_MAX, Intervals};
 use crate::generations::{ByType, Generations, LABEL_UNSEEN, PageType, Sizes};
 

@@ -1,14 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The bounds of age bins.
+//! Bins of age, and their bounds.
 
 use std::str::FromStr;
 
+use crate::generations::ByType;
 use crate::units;
 
 /// The most bounds a list can have.
 pub const INTERVALS_MAX: usize = 31;
 /// The most bins: one for each bound, and one for everything older.
 pub const BINS_MAX: usize = INTERVALS_MAX + 1;
+
+/// The upper bound of the last bin, as in the report files. Text parsed into a
+/// [`Histogram`](super::Histogram) may have 2^63 - 1 instead.
+pub const NO_UPPER_BOUND_MS: u64 = u64::MAX;
+
+/// One bin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bin {
+    /// Ages up to this one, and above the bound of the bin before.
+    pub upper_ms: u64,
+    /// Anon and file: pages, or bytes in a histogram that was parsed.
+    pub amounts: ByType<u64>,
+}
+
+impl Bin {
+    /// Its upper bound in milliseconds; the last bin has none.
+    #[must_use]
+    pub fn bound_ms(&self) -> Option<u64> {
+        (self.upper_ms != NO_UPPER_BOUND_MS).then_some(self.upper_ms)
+    }
+
+    /// The bound as text: `+Inf` if there is none, which parsers of numbers accept.
+    #[must_use]
+    pub fn bound_text(&self) -> String {
+        self.bound_ms()
+            .map_or_else(|| "+Inf".to_owned(), |ms| ms.to_string())
+    }
+}
 
 /// Upper bounds of age bins in milliseconds, strictly increasing, at most [`INTERVALS_MAX`].
 /// Empty means one bin for everything.
@@ -131,6 +160,17 @@ impl FromStr for Intervals {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_last_bin_has_no_bound() {
+        let bin = |upper_ms| Bin {
+            upper_ms,
+            amounts: [0; 2],
+        };
+        let said = |bin: Bin| (bin.bound_ms(), bin.bound_text());
+        assert_eq!(said(bin(1000)), (Some(1000), "1000".to_owned()));
+        assert_eq!(said(bin(NO_UPPER_BOUND_MS)), (None, "+Inf".to_owned()));
+    }
 
     fn list(count: u64) -> String {
         (1..=count)
