@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use agewise_host::access::{
-    AccessSource, AddressRange, Batch, PAGE_BYTES, ScanReport, SightSink, TableSight, Target,
+    AccessSource, AddressRange, Batch, PAGE_BYTES, ScanCost, SightSink, TableSight, Target,
 };
 use agewise_host::clear::hand::{ClearHand, KernelHand, RefsScope};
 use agewise_host::clear::{ClearPolicy, Clearer};
@@ -122,7 +122,7 @@ fn walking(pages: usize, thp: bool) {
             let Ok(mut walk) = PageWalk::open_with(Some(flavour), capacity) else {
                 continue;
             };
-            let mut report = ScanReport::default();
+            let mut report = ScanCost::default();
             let times: Vec<(f64, f64)> = (0..15)
                 .map(|turn| {
                     if is_cold {
@@ -136,7 +136,7 @@ fn walking(pages: usize, thp: bool) {
                     };
                     let target = Target::by_pid(child.pid);
                     report = walk.scan(&target, &[range(pages)], &mut sink).unwrap();
-                    ((thread_cpu_ns() - began) as f64, report.cost.cpu_ns as f64)
+                    ((thread_cpu_ns() - began) as f64, report.cpu_ns as f64)
                 })
                 .collect();
             let whole = median(times.iter().map(|t| t.0).collect());
@@ -150,10 +150,10 @@ fn walking(pages: usize, thp: bool) {
                 whole / 1e6 / gib,
                 read / 1e6 / gib,
                 least / 1e6 / gib,
-                report.cost.tables,
-                report.cost.leaves,
-                report.cost.calls,
-                report.cost.unreadable,
+                report.tables,
+                report.leaves,
+                report.calls,
+                report.unreadable,
             );
         }
     }
@@ -309,7 +309,7 @@ fn steady(pages: usize) {
                 "steady, scan {scan}: {:.2} ms (walk {:.2}, clear {:.2}): {young} young pages, {} \
                  tables cleared, {} ranges",
                 took as f64 / 1e6,
-                report.cost.cpu_ns as f64 / 1e6,
+                report.cpu_ns as f64 / 1e6,
                 cleared.cpu_ns as f64 / 1e6,
                 cleared.tables_cleared,
                 cleared.ranges,

@@ -11,7 +11,6 @@ use std::ops::Range;
 use std::path::PathBuf;
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
-use serde::Serialize;
 
 use crate::pagewalk::entry::EntryFormat;
 use crate::process::Process;
@@ -106,8 +105,7 @@ impl AddressRange {
 }
 
 /// The unit in which the hardware maps the memory of a sight.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Leaf {
     /// Base pages: each has its own accessed bit.
     Page,
@@ -221,7 +219,7 @@ impl<F: FnMut(&TableSight<'_>)> SightSink for F {
 }
 
 /// What a scan cost, and what it found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanCost {
     /// CPU time spent reading and building bitmaps (kernel and user, without the sink), in ns.
     pub cpu_ns: u64,
@@ -239,15 +237,8 @@ pub struct ScanCost {
     pub retries: u64,
 }
 
-/// The result of a scan that did not fail.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct ScanReport {
-    pub cost: ScanCost,
-}
-
 /// The finest unit that a source can distinguish.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
     /// Every mapped page (leaf) has its own accessed bit.
     Page,
@@ -256,7 +247,7 @@ pub enum Resolution {
 }
 
 /// What a source can report.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Abilities {
     /// Granularity of `young`.
     pub resolution: Resolution,
@@ -281,7 +272,7 @@ pub trait AccessSource {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanReport, AccessError>;
+    ) -> Result<ScanCost, AccessError>;
 }
 
 /// Checks that the kernel's pages have [`PAGE_BYTES`], for `what` cannot deal with larger ones.

@@ -3,7 +3,7 @@
 //! has the accessed bits cleared batch by batch. The agent, the recorder and the budget each have a
 //! sink of their own; [`Clearing`] is what these share.
 
-use crate::access::{AccessError, Batch, ScanCost, ScanReport};
+use crate::access::{AccessError, Batch, ScanCost};
 use crate::clear::hand::KernelHand;
 use crate::clear::{ClearError, ClearReport, Clearer};
 use crate::error::FileError;
@@ -85,11 +85,11 @@ impl<'a> Clearing<'a> {
     ///
     /// # Errors
     /// The page tables could not be read to the end. What the sink saw before is still valid.
-    pub fn end(mut self, scanned: Result<ScanReport, AccessError>) -> Result<Looked, AccessError> {
+    pub fn end(mut self, scanned: Result<ScanCost, AccessError>) -> Result<Looked, AccessError> {
         if matches!(scanned, Err(AccessError::Changed { .. })) {
             self.clearer.forget();
         }
-        let cost = scanned?.cost;
+        let cost = scanned?;
         let cleared = match self.failed {
             Some(error) => Err(error),
             None if self.is_on => self.clearer.finish(&mut self.hand),

@@ -7,7 +7,7 @@ use agewise_policy::table::TableBits;
 
 use super::{
     Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, LeafRun, Resolution,
-    ScanCost, ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
+    ScanCost, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
 
 /// One table of a fake address space.
@@ -136,7 +136,7 @@ impl AccessSource for FakeSource {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanReport, AccessError> {
+    ) -> Result<ScanCost, AccessError> {
         check_ranges(ranges)?;
         if let Some(error) = self.failures.get(&target.pid) {
             return Err(error(target.pid));
@@ -145,21 +145,20 @@ impl AccessSource for FakeSource {
             .spaces
             .get(&target.pid)
             .ok_or(AccessError::NoSuchProcess { pid: target.pid })?;
-        let mut report = ScanReport::default();
+        let mut cost = ScanCost {
+            calls: 1,
+            ..ScanCost::default()
+        };
         let mut sights = 0;
         for (index, range) in ranges.iter().enumerate() {
-            sights += self.show_range(space, (index, *range), sink, &mut report.cost);
+            sights += self.show_range(space, (index, *range), sink, &mut cost);
         }
-        report.cost = ScanCost {
-            calls: 1,
-            ..report.cost
-        };
         let batch = Batch {
             begin_ns: 0,
             end_ns: 0,
             sights,
         };
         sink.batch_end(&batch);
-        Ok(report)
+        Ok(cost)
     }
 }

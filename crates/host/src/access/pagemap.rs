@@ -19,8 +19,8 @@ use std::sync::Arc;
 use agewise_policy::table::TableBits;
 
 use super::{
-    Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, Resolution,
-    ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
+    Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, Resolution, ScanCost,
+    SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::patient;
@@ -90,9 +90,9 @@ impl AccessSource for Pagemap {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanReport, AccessError> {
+    ) -> Result<ScanCost, AccessError> {
         check_ranges(ranges)?;
-        let mut report = ScanReport::default();
+        let mut cost = ScanCost::default();
         let mut began = thread_cpu_ns();
         let process = open_target(target)?;
         let begin_ns = monotonic_ns();
@@ -107,9 +107,9 @@ impl AccessSource for Pagemap {
         };
         let mut table: Option<Building> = None;
         loop {
-            report.cost.cpu_ns += thread_cpu_ns() - began;
+            cost.cpu_ns += thread_cpu_ns() - began;
             for region in &self.reader.regions {
-                let mut show = |sight: &TableSight<'_>| show(sight, &mut report, &mut batch, sink);
+                let mut show = |sight: &TableSight<'_>| show(sight, &mut cost, &mut batch, sink);
                 if table
                     .as_ref()
                     .is_none_or(|table| table.range.end <= region.start)
@@ -135,13 +135,13 @@ impl AccessSource for Pagemap {
             self.read(target.pid, &of, &shared)?;
         }
         if let Some(mut table) = table {
-            table.flush(&mut |sight| show(sight, &mut report, &mut batch, sink));
+            table.flush(&mut |sight| show(sight, &mut cost, &mut batch, sink));
         }
-        report.cost.calls = self.reader.calls;
-        report.cost.cpu_ns += thread_cpu_ns() - began;
+        cost.calls = self.reader.calls;
+        cost.cpu_ns += thread_cpu_ns() - began;
         batch.end_ns = monotonic_ns();
         sink.batch_end(&batch);
-        Ok(report)
+        Ok(cost)
     }
 }
 
@@ -152,14 +152,9 @@ fn was_referenced(mappings: &[Referenced], range: AddressRange) -> bool {
         .any(|mapping| touches(mapping) && mapping.referenced > 0)
 }
 
-fn show(
-    sight: &TableSight<'_>,
-    report: &mut ScanReport,
-    batch: &mut Batch,
-    sink: &mut dyn SightSink,
-) {
-    report.cost.present_pages += sight.bits.present.len();
-    report.cost.tables += 1;
+fn show(sight: &TableSight<'_>, cost: &mut ScanCost, batch: &mut Batch, sink: &mut dyn SightSink) {
+    cost.present_pages += sight.bits.present.len();
+    cost.tables += 1;
     batch.sights += 1;
     sink.table(sight);
 }
@@ -307,16 +302,16 @@ mod tests {
                 young += sight.bits.young.len();
             };
             let target = Target::by_pid(std::process::id());
-            let report = source.scan(&target, &[range], &mut sink).unwrap();
+            let cost = source.scan(&target, &[range], &mut sink).unwrap();
             // Huge pages may have filled the gaps, but every page written is present.
             for page in (0..pages).filter(|page| page % 5 != 4) {
                 assert!(present[page], "page {page}");
             }
             assert_eq!(
-                report.cost.present_pages,
+                cost.present_pages,
                 present.iter().filter(|&&p| p).count() as u64
             );
-            assert_eq!(young, report.cost.present_pages, "just written");
+            assert_eq!(young, cost.present_pages, "just written");
             shown.push(present);
         }
         assert_eq!(shown[0], shown[1]);

@@ -60,14 +60,14 @@ impl Agent {
         let tells_pages = self.source.abilities().resolution == Resolution::Page;
         let sample = self.config.sample.filter(|_| tells_pages);
         let bounds = sample.unwrap_or_default();
-        let resident = self.spaces().map(Space::resident_pages).sum();
+        let resident = self.spaces().map(|space| space.resident_pages).sum();
         let level = sample.map_or(0, |bounds| level_for(resident, 0, &bounds));
         for space in self.spaces.values_mut() {
             space.take_mappings();
         }
-        let is_sample = level > 0 || self.spaces.values().any(|space| space.level() > 0);
+        let is_sample = level > 0 || self.spaces.values().any(|space| space.followed.level() > 0);
         if is_sample {
-            let areas = self.spaces().map(Space::areas);
+            let areas = self.spaces().map(|space| space.followed.areas());
             let limit = sample::whole_limit(areas, bounds.whole_pages);
             self.whole_limit = self.whole_limit.min(limit);
         }
@@ -84,13 +84,15 @@ impl Agent {
         for (space, origins) in self.spaces.values().zip(&shared) {
             for origin in origins {
                 let level = coarsest.entry(*origin).or_insert(level);
-                *level = space.level().max(*level);
+                *level = space.followed.level().max(*level);
             }
         }
         for (space, origins) in self.spaces.values_mut().zip(&shared) {
             let levels = origins.iter().map(|origin| coarsest[origin]);
             let level = levels.fold(level, Level::max);
-            space.follow(level, whole_limit, &bounds, files_whole);
+            space
+                .followed
+                .choose(level, whole_limit, &bounds, files_whole);
         }
     }
 }

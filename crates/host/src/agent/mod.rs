@@ -13,7 +13,6 @@ mod cache;
 mod classify;
 mod config;
 mod followed;
-mod maps_read;
 mod processes;
 mod report;
 mod reporting;
@@ -28,7 +27,7 @@ use std::time::Duration;
 use crate::access::{AccessSource, Resolution, Target};
 use crate::cgroup::CgroupError;
 use crate::clear::ClearPolicy;
-use crate::clear::shared::MapCounts;
+use crate::clear::hand::MapCounts;
 use crate::clock::thread_cpu_ns;
 use crate::frame_set::FrameSet;
 use crate::interim;
@@ -379,7 +378,7 @@ impl Agent {
                 let is_known = space.looks > 0;
                 policy.budget_ns = is_known.then_some((page_ns * pages(space)) as u64);
             }
-            space.set_clear(policy);
+            space.clearer.set_policy(policy);
         }
     }
 

@@ -15,7 +15,7 @@ use agewise_policy::table::{PageSet, TableBits};
 use super::tests::{Sleeper, agent};
 use super::*;
 use crate::access::{
-    Abilities, AccessError, AddressRange, Entries, Leaf, PAGE_BYTES, ScanReport, SightSink,
+    Abilities, AccessError, AddressRange, Entries, Leaf, PAGE_BYTES, ScanCost, SightSink,
     TABLE_BYTES, TableSight, covered,
 };
 use crate::cgroup::{Cgroup, Hierarchy, Version};
@@ -76,7 +76,7 @@ impl AccessSource for Library {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanReport, AccessError> {
+    ) -> Result<ScanCost, AccessError> {
         let error = self.failures.borrow().get(&target.pid).copied();
         if let Some(error) = error.filter(|_| !self.is_late.get()) {
             return Err(error(target.pid));
@@ -111,7 +111,7 @@ impl AccessSource for Library {
         }
         match error {
             Some(error) => Err(error(target.pid)),
-            None => Ok(ScanReport::default()),
+            None => Ok(ScanCost::default()),
         }
     }
 }
@@ -261,7 +261,7 @@ fn levels_of_two(whole_pages: u64) -> [u8; 2] {
     agent.config.sample = sample(1 << 20);
     agent.set_targets(Targets::Listed(vec![subject(&a), subject(&b)]));
     agent.tick().unwrap();
-    [a, b].map(|of| agent.space(of.pid()).unwrap().level())
+    [a, b].map(|of| agent.space(of.pid()).unwrap().followed.level())
 }
 
 #[test]

@@ -6,17 +6,15 @@ use std::sync::Arc;
 
 use agewise_policy::agemap::{AgeMap, LookCounts, RangeSizes};
 use agewise_policy::generations::Sizes;
-use agewise_policy::sample::{self, Bounds, Level};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::classify::{Classifier, Extra, Mapping, Shared};
 use super::followed::{Estimate, Followed, FollowedSizes, Origin};
-use super::maps_read::MapsRead;
 use super::share::{self, Keepers};
 use crate::access::{
     AccessSource, AddressRange, PAGE_BYTES, TableSight, Target, pages_per_kernel_page,
 };
-use crate::clear::shared::MapCounts;
+use crate::clear::hand::MapCounts;
 use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::frame_set::FrameSet;
@@ -38,7 +36,7 @@ pub struct Space {
     pub(super) comm: Untrusted,
     pub(super) vmas: VmaTable,
     pub(super) map: AgeMap,
-    clearer: Clearer,
+    pub(super) clearer: Clearer,
     /// Indexes of the mappings that are looked at, and whether their pages may be shared.
     looked_at: Vec<u32>,
     pub(super) shareable: Vec<bool>,
@@ -47,7 +45,7 @@ pub struct Space {
     interim: InterimScans,
     maps_read: MapsRead,
     /// As the kernel counted them before the look.
-    resident_pages: u64,
+    pub(super) resident_pages: u64,
     virtual_bytes: u64,
     /// Indexes of the subjects it counts for.
     pub(super) subjects: Vec<usize>,
@@ -77,6 +75,29 @@ pub(super) struct LookCost {
     pub clear_ns: u64,
     pub counts: LookCounts,
     pub clear: ClearReport,
+}
+
+/// When the mappings were last read, and the cost: they are expensive to read.
+#[derive(Clone, Copy, Debug, Default)]
+struct MapsRead {
+    cpu_ns: u64,
+    /// Size of the address space at that time.
+    virtual_bytes: u64,
+    /// Looks since then.
+    looks: u32,
+}
+
+/// If reading the mappings takes longer than this, the list is reused.
+const MAPS_DEAR_NS: u64 = 1_000_000;
+/// Looks for which it is reused at most: memory may be remapped without the address space growing.
+const MAPS_KNOWN_LOOKS: u32 = 8;
+
+impl MapsRead {
+    fn is_good_for(&self, virtual_bytes: u64) -> bool {
+        self.cpu_ns > MAPS_DEAR_NS
+            && self.virtual_bytes == virtual_bytes
+            && self.looks < MAPS_KNOWN_LOOKS
+    }
 }
 
 impl Space {
@@ -167,11 +188,6 @@ impl Space {
             + self.vmas.memory_bytes()
     }
 
-    /// Sets how it is cleared in later looks.
-    pub(super) fn set_clear(&mut self, policy: ClearPolicy) {
-        self.clearer.set_policy(policy);
-    }
-
     /// Reads its mappings. If the list is expensive to read and seems unchanged, skips some
     /// readings.
     pub(super) fn read_mappings(
@@ -212,21 +228,6 @@ impl Space {
         self.vmas.vmas().get(at as usize)
     }
 
-    /// How coarse its sample is; 0 if everything is followed.
-    pub(super) fn level(&self) -> Level {
-        self.followed.level()
-    }
-
-    /// Resident pages as the kernel counted them before the look.
-    pub(super) fn resident_pages(&self) -> u64 {
-        self.resident_pages
-    }
-
-    /// The mappings as areas of the sample, as of the last look.
-    pub(super) fn areas(&self) -> &[sample::Area] {
-        self.followed.areas()
-    }
-
     /// Passes the mappings just read on to the sample.
     pub(super) fn take_mappings(&mut self) {
         if self.maps_read.looks > 0 && self.shareable.is_empty() {
@@ -262,18 +263,6 @@ impl Space {
         }
         pages.retain(|_, pages| *pages > much);
         pages.into_keys().collect()
-    }
-
-    /// Sets what is followed from now on.
-    pub(super) fn follow(
-        &mut self,
-        level: Level,
-        whole_limit: u64,
-        bounds: &Bounds,
-        files_whole: bool,
-    ) {
-        self.followed
-            .choose(level, whole_limit, bounds, files_whole);
     }
 
     /// The estimate for the whole process from its sample; `None` if everything is followed.
@@ -341,8 +330,8 @@ impl Space {
                 young.insert(frame);
             });
         };
-        let report = source.scan(&Target::from(&self.process), &ranges, &mut sink)?;
-        Ok(report.cost.cpu_ns)
+        let cost = source.scan(&Target::from(&self.process), &ranges, &mut sink)?;
+        Ok(cost.cpu_ns)
     }
 
     /// Records what was accessed so far, in case another program clears it before the next look.

@@ -14,7 +14,7 @@ use super::report::Elsewhere;
 use super::*;
 use crate::access::fake::{FakeSource, FakeTable};
 use crate::access::{
-    Abilities, AccessError, AddressRange, Leaf, PAGE_BYTES, ScanReport, SightSink, TABLE_BYTES,
+    Abilities, AccessError, AddressRange, Leaf, PAGE_BYTES, ScanCost, SightSink, TABLE_BYTES,
 };
 use crate::clear::Means;
 use crate::mover;
@@ -85,7 +85,7 @@ impl AccessSource for Changing {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanReport, AccessError> {
+    ) -> Result<ScanCost, AccessError> {
         self.0.borrow_mut().scan(target, ranges, sink)
     }
 }
@@ -285,7 +285,7 @@ fn observation_keeps_to_the_pace_of_the_bins() {
 fn nodes_and_shared_pages_add_up() {
     let sleeper = Sleeper::new();
     let process = Process::open(sleeper.pid()).unwrap();
-    let counts = std::sync::Arc::new(crate::clear::shared::MapCounts::open());
+    let counts = std::sync::Arc::new(crate::clear::hand::MapCounts::open());
     let mut space = Space::new(
         process,
         crate::clear::ClearPolicy::exact(),

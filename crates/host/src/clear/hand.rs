@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The kernel's two ways to clear accessed bits, behind a trait that tests can make fail.
+//! The kernel's two ways to clear accessed bits, behind a trait that tests can make fail; and
+//! whether other processes map a page too.
 
-use std::fs::OpenOptions;
+use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
 use std::os::fd::OwnedFd;
+use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use serde::Serialize;
-
-use crate::access::AddressRange;
+use crate::access::{AddressRange, pages_per_kernel_page};
 use crate::advice::{RANGES_MAX, advise};
 use crate::patient;
 use crate::process::Process;
@@ -18,8 +18,7 @@ use crate::process::Process;
 pub const MAX_RANGES: usize = RANGES_MAX;
 
 /// The scope of a `clear_refs` write (proc_pid_clear_refs(5)).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RefsScope {
     /// `1`: all mappings.
     All,
@@ -96,5 +95,33 @@ impl ClearHand for KernelHand {
         patient::call(self.pid, move || {
             OpenOptions::new().write(true).open(path)?.write_all(value)
         })?
+    }
+}
+
+/// `/proc/kpagecount`, readable by root only: how often each page is mapped. `MADV_COLD` skips
+/// pages that others map too (madvise_cold_or_pageout_pte_range in mm/madvise.c requires that no
+/// other mapping exists), so their accessed bits stay set.
+#[derive(Debug)]
+pub struct MapCounts {
+    file: Option<File>,
+}
+
+impl MapCounts {
+    /// Opens the file. If that fails, nothing is known about any page.
+    pub fn open() -> Self {
+        MapCounts {
+            file: File::open("/proc/kpagecount").ok(),
+        }
+    }
+
+    /// Whether the page at a frame (in units of 4 KiB) is mapped more than once; `None` if unknown.
+    pub fn is_shared(&self, pfn: u64) -> Option<bool> {
+        let mut word = [0; 8];
+        let pfn = pfn / pages_per_kernel_page();
+        self.file
+            .as_ref()?
+            .read_exact_at(&mut word, pfn.checked_mul(8)?)
+            .ok()?;
+        Some(u64::from_ne_bytes(word) > 1)
     }
 }

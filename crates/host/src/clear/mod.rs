@@ -39,10 +39,9 @@ use agewise_policy::clear::CostModel;
 
 use crate::access::{Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::vma::{Vma, VmaKind};
-use hand::RefsScope;
+use hand::{MapCounts, RefsScope};
 use notes::Notes;
 use runs::{Run, Runs};
-use shared::MapCounts;
 
 mod carry_out;
 mod folios;
@@ -51,7 +50,6 @@ mod notes;
 mod policy;
 mod report;
 pub mod runs;
-pub mod shared;
 #[cfg(test)]
 mod tests;
 
@@ -354,10 +352,7 @@ impl Clearer {
                 *waiting += sight.bits.young.len() * tables;
             }
             Way::Cold if self.is_its_turn(sight) => self.note(sight, tables),
-            Way::Cold => {
-                self.report.tables_put_off += tables;
-                self.notes.close();
-            }
+            Way::Cold => self.notes.close(),
         }
         since_ns
     }

@@ -1,11 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The policy for clearing accessed bits.
 
-use serde::Serialize;
-
 /// The means that may be used.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "snake_case")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Means {
     /// Whichever is cheaper, within the limits.
     Auto,

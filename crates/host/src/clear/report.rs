@@ -3,10 +3,8 @@
 
 use std::io;
 
-use serde::Serialize;
-
 /// What one scan cleared, and the cost.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ClearReport {
     /// Whether this scan cleared at all (it was not too soon).
     pub due: bool,
@@ -14,8 +12,6 @@ pub struct ClearReport {
     pub tables_young: u64,
     /// Of these, noted to be cleared by `MADV_COLD`.
     pub tables_cleared: u64,
-    /// Of these, deferred to stay within the budget.
-    pub tables_put_off: u64,
     /// Noted but not cleared: too much time had passed since they were read.
     pub tables_late: u64,
     /// Address ranges passed to `MADV_COLD`.

@@ -19,7 +19,7 @@ use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
 
 use crate::access::{
     Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, LeafRun, Resolution,
-    ScanReport, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
+    ScanCost, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use digest::Digester;
@@ -155,14 +155,14 @@ impl PageWalk {
         &self,
         found: &Ctl,
         cursor: &mut Cursor<'_>,
-        report: &mut ScanReport,
+        cost: &mut ScanCost,
         sink: &mut Shown<'_>,
     ) {
         let mut joined = self.joined.iter().peekable();
         let mut entries = self.program.entries(found.n_entries);
         while let Some((entry, rest)) = entries.split_first() {
             if let Some((range, alike)) = leaves_alike(&self.machine, entries, cursor) {
-                self.show_leaves(range, &entries[..alike], report, sink);
+                self.show_leaves(range, &entries[..alike], cost, sink);
                 entries = &entries[alike..];
                 continue;
             }
@@ -174,11 +174,11 @@ impl PageWalk {
             match entry.kind {
                 layout::KIND_TABLE => {
                     let end = slot_end(entry.va, shape.part_bytes()).min(end);
-                    self.show_part(cursor, entry, end, report, sink);
+                    self.show_part(cursor, entry, end, cost, sink);
                 }
                 layout::KIND_PMD | layout::KIND_PUD => {
                     let level = if entry.kind == layout::KIND_PMD { 1 } else { 2 };
-                    self.show_leaf(cursor, entry, shape.entry_bytes(level), end, report, sink);
+                    self.show_leaf(cursor, entry, shape.entry_bytes(level), end, cost, sink);
                 }
                 kind => {
                     debug_assert!(
@@ -186,7 +186,7 @@ impl PageWalk {
                     );
                     let level = kind - layout::KIND_BAD_TABLE + 1;
                     let end = slot_end(entry.va, shape.entry_bytes(level)).min(end);
-                    hide(cursor, entry.va, end, report, sink);
+                    hide(cursor, entry.va, end, cost, sink);
                 }
             }
         }
@@ -197,7 +197,7 @@ impl PageWalk {
         &self,
         range: usize,
         leaves: &[Entry],
-        report: &mut ScanReport,
+        cost: &mut ScanCost,
         sink: &mut Shown<'_>,
     ) {
         let tables = leaves.len() as u64;
@@ -212,8 +212,8 @@ impl PageWalk {
             seen_ns: sink.seen_ns,
             entries: Entries::Leaf(format.pfn_in_leaf(leaves[0].entry, TABLE_BYTES, 0)),
         };
-        report.cost.leaves += tables;
-        report.cost.present_pages += tables * PAGES_PER_TABLE as u64;
+        cost.leaves += tables;
+        cost.present_pages += tables * PAGES_PER_TABLE as u64;
         sink.sights += leaves.len() as u32;
         let run = LeafRun::new(first, tables, Some((leaves, format)));
         sink.sink.leaves(&run);
@@ -225,27 +225,27 @@ impl PageWalk {
         cursor: &mut Cursor<'_>,
         entry: &Entry,
         end: u64,
-        report: &mut ScanReport,
+        cost: &mut ScanCost,
         sink: &mut Shown<'_>,
     ) {
         let digest = &self.digested[entry.slot as usize];
         if !digest.makes_sense {
-            hide(cursor, entry.va, end, report, sink);
+            hide(cursor, entry.va, end, cost, sink);
             return;
         }
         let format = self.machine.format;
         let entries = Entries::Table(&self.program.table(entry.slot).e, format);
-        report.cost.tables += 1;
+        cost.tables += 1;
         if format.shape == Shape::PAGES_4K {
             let bits = &digest.bits;
-            emit(cursor, entry.va, Leaf::Page, bits, entries, report, sink);
+            emit(cursor, entry.va, Leaf::Page, bits, entries, cost, sink);
             return;
         }
         let mut va = entry.va;
         while va < end {
             let bits = format.shape.pages_of(&digest.bits, va & !(TABLE_BYTES - 1));
             if bits != TableBits::default() {
-                emit(cursor, va, Leaf::Page, &bits, entries, report, sink);
+                emit(cursor, va, Leaf::Page, &bits, entries, cost, sink);
             }
             va = slot_end(va, TABLE_BYTES);
         }
@@ -258,7 +258,7 @@ impl PageWalk {
         entry: &Entry,
         bytes: u64,
         end: u64,
-        report: &mut ScanReport,
+        cost: &mut ScanCost,
         sink: &mut Shown<'_>,
     ) {
         let format = self.machine.format;
@@ -270,10 +270,10 @@ impl PageWalk {
         let end = slot_end(entry.va, bytes).min(end);
         let mut va = entry.va;
         while va < end {
-            report.cost.leaves += 1;
+            cost.leaves += 1;
             let first = va & !(TABLE_BYTES - 1);
             let entries = Entries::Leaf(format.pfn_in_leaf(entry.entry, bytes, first));
-            emit(cursor, va, leaf, bits, entries, report, sink);
+            emit(cursor, va, leaf, bits, entries, cost, sink);
             va = slot_end(va, TABLE_BYTES);
         }
     }
@@ -296,7 +296,7 @@ impl AccessSource for PageWalk {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanReport, AccessError> {
+    ) -> Result<ScanCost, AccessError> {
         check_ranges(ranges)?;
         self.digester.begin();
         join(
@@ -304,7 +304,7 @@ impl AccessSource for PageWalk {
             self.machine.format.shape.part_bytes(),
             &mut self.joined,
         );
-        let mut report = ScanReport::default();
+        let mut cost = ScanCost::default();
         let mut sink = Shown {
             sink,
             sights: 0,
@@ -319,16 +319,16 @@ impl AccessSource for PageWalk {
             let began = thread_cpu_ns();
             let found = self.call(target, threads.tid, first, va)?;
             let end_ns = monotonic_ns();
-            report.cost.calls += 1;
-            report.cost.retries += u64::from(found.retries);
+            cost.calls += 1;
+            cost.retries += u64::from(found.retries);
             match found.rc {
                 layout::RC_DONE | layout::RC_FULL => {}
                 rc if threads.may_go_on(rc) && threads.next() => continue,
                 rc => return Err(refusal(rc, target.pid)),
             }
             self.digest(&found);
-            report.cost.cpu_ns += thread_cpu_ns() - began;
-            self.show(&found, &mut cursor, &mut report, &mut sink);
+            cost.cpu_ns += thread_cpu_ns() - began;
+            self.show(&found, &mut cursor, &mut cost, &mut sink);
             let batch = Batch {
                 begin_ns: sink.seen_ns,
                 end_ns,
@@ -342,7 +342,7 @@ impl AccessSource for PageWalk {
                 0
             };
         }
-        Ok(report)
+        Ok(cost)
     }
 }
 
@@ -371,8 +371,8 @@ fn refusal(rc: u32, pid: u32) -> AccessError {
     }
 }
 
-fn hide(cursor: &mut Cursor<'_>, va: u64, end: u64, report: &mut ScanReport, sink: &mut Shown<'_>) {
-    report.cost.unreadable += 1;
+fn hide(cursor: &mut Cursor<'_>, va: u64, end: u64, cost: &mut ScanCost, sink: &mut Shown<'_>) {
+    cost.unreadable += 1;
     cursor.each(va, end, |_, range| {
         sink.sink.unreadable(AddressRange {
             start: va.max(range.start),
@@ -387,7 +387,7 @@ fn emit(
     leaf: Leaf,
     bits: &TableBits,
     entries: Entries<'_>,
-    report: &mut ScanReport,
+    cost: &mut ScanCost,
     sink: &mut Shown<'_>,
 ) {
     let base = va & !(TABLE_BYTES - 1);
@@ -410,7 +410,7 @@ fn emit(
             seen_ns,
             entries,
         };
-        report.cost.present_pages += sight.bits.present.len();
+        cost.present_pages += sight.bits.present.len();
         sink.sights += 1;
         sink.sink.table(&sight);
     });

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use agewise_host::access::fake::{FakeSource, FakeTable};
 use agewise_host::access::{
-    Abilities, AccessError, AccessSource, AddressRange, Leaf, Resolution, ScanReport, SightSink,
+    Abilities, AccessError, AccessSource, AddressRange, Leaf, Resolution, ScanCost, SightSink,
     Target,
 };
 use agewise_host::agent::{Agent, AgentConfig, Targets};
@@ -97,7 +97,7 @@ impl AccessSource for Shown {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanReport, AccessError> {
+    ) -> Result<ScanCost, AccessError> {
         SOURCE.with_borrow_mut(|source| source.scan(target, ranges, sink))
     }
 }
