@@ -11,8 +11,8 @@ use agewise_policy::generations::PageType;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::state::{
-    Budget, LargeFile, LargestFiles, LessMemory, Machine, NodeView, OwnUse, Psi, Reason, Reclaimed,
-    ReportSetting, Scope, Settings, Snapshot, Stall, SubjectView,
+    AgeBin, Budget, LargeFile, LargestFiles, LessMemory, Machine, NodeView, OwnUse, Psi, Reason,
+    Reclaimed, ReportSetting, Scope, Settings, Snapshot, Stall, SubjectView,
 };
 
 const MIB: u64 = 1 << 20;
@@ -245,8 +245,8 @@ fn files(time_ms: u64, intervals: &Intervals) -> LargestFiles {
             resident_bytes: ages.total().iter().sum(),
             dirty_bytes: dirty_mib * MIB,
             oldest_ms: time_ms,
-            ages,
             is_sampled: false,
+            ages: AgeBin::all(&ages),
         }
     });
     LargestFiles {

@@ -7,7 +7,7 @@ use agewise_host::agent::{Agent, FilesIn};
 use agewise_host::pagecache::LargeFile as Found;
 use agewise_host::untrusted::Untrusted;
 
-use super::state::{LargeFile, LargestFiles};
+use super::state::{AgeBin, LargeFile, LargestFiles};
 
 /// The most files listed.
 const FILES_MAX: usize = 20;
@@ -63,7 +63,7 @@ fn shown(file: Found, cgroup: Option<Untrusted>) -> LargeFile {
         resident_bytes: file.resident_bytes,
         dirty_bytes: file.dirty_bytes,
         oldest_ms: file.oldest_ms,
-        ages: file.ages,
+        ages: AgeBin::all(&file.ages),
         is_sampled: file.is_sampled,
     }
 }

@@ -4,14 +4,13 @@
 use std::sync::Arc;
 
 use agewise_host::container::Container;
-use agewise_host::untrusted::Untrusted;
 use agewise_policy::budget::Gain;
-use agewise_policy::workingset;
 use serde::Serialize;
 
 use crate::metrics::shown::{OTHER, Shown};
-use crate::state::{Budget, LessMemory, Machine, OwnUse, Psi, Reason, Snapshot, SubjectView};
-use crate::state::{LargeFile, LargestFiles};
+use crate::state::{
+    Budget, LargestFiles, LessMemory, Machine, OwnUse, Psi, Reason, Snapshot, SubjectView,
+};
 use crate::timeline::Moment;
 use agewise_cli::output;
 
@@ -24,7 +23,7 @@ struct SnapshotRecord<'a> {
     machine: &'a Machine,
     own: &'a OwnUse,
     budget: &'a Budget,
-    files: Option<Files<'a>>,
+    files: Option<&'a LargestFiles>,
     targets: Vec<Target<'a>>,
     targets_cut: usize,
     targets_truncated: bool,
@@ -92,60 +91,6 @@ impl From<&LessMemory> for WhatIfPoint {
             faults_high: less.faults_high,
             wait_ratio: less.wait_ratio,
             wait_high: less.wait_high,
-        }
-    }
-}
-
-/// The largest files, with the names of `agewise files`.
-#[derive(Serialize)]
-struct Files<'a> {
-    unix_ms: u64,
-    observed_ms: u64,
-    count: u64,
-    resident_bytes: u64,
-    largest: Vec<File<'a>>,
-}
-
-#[derive(Serialize)]
-struct File<'a> {
-    file: &'a Untrusted,
-    cgroup: Option<&'a Untrusted>,
-    resident_bytes: u64,
-    dirty_bytes: u64,
-    oldest_ms: u64,
-    sampled: bool,
-    ages: Vec<Age>,
-}
-
-/// Bytes of a file by age.
-#[derive(Serialize)]
-struct Age {
-    /// `None` in the last bin.
-    upper_ms: Option<u64>,
-    bytes: u64,
-}
-
-impl<'a> From<&'a LargestFiles> for Files<'a> {
-    fn from(files: &'a LargestFiles) -> Self {
-        let age = |bin: &workingset::Bin| Age {
-            upper_ms: bin.bound_ms(),
-            bytes: bin.amounts.iter().sum(),
-        };
-        let file = |of: &'a LargeFile| File {
-            file: &of.name,
-            cgroup: of.cgroup.as_ref(),
-            resident_bytes: of.resident_bytes,
-            dirty_bytes: of.dirty_bytes,
-            oldest_ms: of.oldest_ms,
-            sampled: of.is_sampled,
-            ages: of.ages.bins().iter().map(age).collect(),
-        };
-        Files {
-            unix_ms: files.unix_ms,
-            observed_ms: files.observed_ms,
-            count: files.count,
-            resident_bytes: files.resident_bytes,
-            largest: files.largest.iter().map(file).collect(),
         }
     }
 }
@@ -277,7 +222,7 @@ pub(super) fn snapshot(snapshot: &Snapshot, shown: &Shown) -> Vec<u8> {
         machine: &snapshot.machine,
         own: &snapshot.own,
         budget: &snapshot.budget,
-        files: snapshot.files.as_ref().map(Files::from),
+        files: snapshot.files.as_ref(),
         targets,
         targets_cut: shown.cut,
         targets_truncated: snapshot.is_truncated,

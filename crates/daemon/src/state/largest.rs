@@ -1,16 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
-//! The files with the most memory.
+//! The files with the most memory, as the page and its server receive them: with the names of
+//! `agewise files`.
 
 use agewise_host::untrusted::Untrusted;
-use agewise_policy::workingset::Histogram;
+use agewise_policy::workingset::{Bin, Histogram};
 use serde::{Deserialize, Serialize};
-
-use super::wire::as_text;
 
 /// A file with much memory.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LargeFile {
     /// Its path, or what is known instead; of a long one, the end.
+    #[serde(rename = "file")]
     pub name: Untrusted,
     /// The cgroup that most of its pages are charged to; `None` if there is none, or it was
     /// removed.
@@ -20,11 +20,29 @@ pub struct LargeFile {
     pub dirty_bytes: u64,
     /// Lower bound of the age of its oldest page.
     pub oldest_ms: u64,
-    /// Ages in bytes, with the bounds of the snapshot.
-    #[serde(with = "as_text")]
-    pub ages: Histogram,
     /// Whether its ages are those of a sample of its pages.
+    #[serde(rename = "sampled")]
     pub is_sampled: bool,
+    pub ages: Vec<AgeBin>,
+}
+
+/// Bytes of a file by age.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgeBin {
+    /// `None` in the last bin.
+    pub upper_ms: Option<u64>,
+    pub bytes: u64,
+}
+
+impl AgeBin {
+    /// The bins of a histogram in bytes.
+    pub fn all(ages: &Histogram) -> Vec<AgeBin> {
+        let bin = |bin: &Bin| AgeBin {
+            upper_ms: bin.bound_ms(),
+            bytes: bin.amounts.iter().sum(),
+        };
+        ages.bins().iter().map(bin).collect()
+    }
 }
 
 /// The largest files of all that are observed. Listed less often than snapshots are taken.

@@ -30,7 +30,7 @@ mod wire;
 
 pub use agewise_host::pressure::{Psi, Stall};
 pub use hub::{Event, Hub};
-pub use largest::{LargeFile, LargestFiles};
+pub use largest::{AgeBin, LargeFile, LargestFiles};
 use wire::{as_text, bounds, shared};
 
 pub use settings::{ReportSetting, Scope, Settings};
