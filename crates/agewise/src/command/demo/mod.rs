@@ -20,7 +20,7 @@ use agewise_host::swap::{self, ZramDevice, ZramOptions};
 use anyhow::{Context, bail};
 
 use super::doctor;
-use super::report::print::Printer;
+use super::report::print::{AgentLook, Look, Printer};
 use agewise_bench::exercise::spawned::Spawned;
 use agewise_bench::hotcold;
 use agewise_cli::observe;
@@ -215,7 +215,12 @@ fn watch(shown: &[Shown], stop: &Stop) -> anyhow::Result<Agent> {
     }
     hotcold::age(&mut agent, observation, stop)?;
     let mut printer = Printer::new(std::io::stdout().lock(), Format::Text);
-    printer.print(&agent.report(), &agent.cost(), 0, false)?;
+    let look = Look::Agent(AgentLook {
+        cost: &agent.cost(),
+        truncated: false,
+        guest_hosts: &[],
+    });
+    printer.print(&agent.report(), &look, 0)?;
     Ok(agent)
 }
 

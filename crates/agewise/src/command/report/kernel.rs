@@ -11,10 +11,9 @@ use agewise_host::root::Roots;
 use agewise_host::source::{AgesWanted, OpenHistograms};
 
 use super::knows::Knows;
-use super::print::KernelLook;
+use super::print::{KernelLook, Look};
 use super::{Args, Left, later, progress, sort_and_cut, wait};
-use agewise_cli::observe::{AgeArgs, EXIT_TARGETS_GONE, ScanInterval, millis};
-use agewise_cli::output;
+use agewise_cli::observe::{AgeArgs, ScanInterval, millis};
 use agewise_cli::signal::Stop;
 use agewise_cli::usage::WrongArgument;
 
@@ -85,25 +84,17 @@ pub fn run(
         }
         let cut = sort_and_cut(&mut reports, args.sort, args.top);
         let (cpu_ns, caveats) = (source.cpu_ns(), source.caveats());
-        let look = KernelLook {
+        let look = Look::Kernel(KernelLook {
             source: source.name(),
             knows,
             caveats: &caveats,
             cpu_ms: cpu_ns as f64 / 1e6,
             core_percent: cpu_ns as f64 / began.elapsed().as_nanos().max(1) as f64 * 100.0,
-        };
-        let written = printer.print_kernel(&reports, &look, cut);
-        let written = written.map_err(anyhow::Error::from);
-        if let Some(signal) = stop.requested().filter(|_| args.follow.is_none()) {
-            return output::status(written, ExitCode::from(Stop::exit_code(signal)));
-        }
-        match left {
-            Left::Nothing => return output::status(written, ExitCode::from(EXIT_TARGETS_GONE)),
-            Left::NothingSeen => {
-                anyhow::bail!("no process could be looked at: see the lines above")
-            }
-            Left::Something if ended => return output::status(written, ExitCode::SUCCESS),
-            Left::Something => written?,
+        });
+        let written = printer.print(&reports, &look, cut);
+        let signal = stop.requested().filter(|_| args.follow.is_none());
+        if let Some(status) = left.status(written.map_err(Into::into), signal, ended)? {
+            return Ok(status);
         }
         let next = later(next_look, period, now);
         next_look = duration.map_or(next, |duration| next.min(began + duration));

@@ -24,6 +24,7 @@ use agewise_cli::output::{self, Format};
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
+use print::{AgentLook, Look};
 
 /// Report how old the memory of processes or cgroups is
 ///
@@ -238,11 +239,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         duration,
         args.follow,
         |agent, truncated| {
-            printer.guest_hosts = guest_hosts(agent);
             let mut reports = agent.report();
             let left = Left::of(&reports);
             let cut = sort_and_cut(&mut reports, args.sort, args.top);
-            let written = printer.print(&reports, &agent.cost(), cut, truncated);
+            let look = Look::Agent(AgentLook {
+                cost: &agent.cost(),
+                truncated,
+                guest_hosts: &guest_hosts(agent),
+            });
+            let written = printer.print(&reports, &look, cut);
             (left, written.map_err(Into::into))
         },
     )
@@ -292,20 +297,9 @@ fn follow(
                 agent.look_at_files();
             }
             let (left, written) = report(agent, tick.truncated);
-            if let Some(signal) = stop.requested().filter(|_| period.is_none()) {
-                return output::status(written, ExitCode::from(Stop::exit_code(signal)));
-            }
-            match left {
-                Left::Nothing => {
-                    return output::status(written, ExitCode::from(EXIT_TARGETS_GONE));
-                }
-                Left::NothingSeen if ended => {
-                    anyhow::bail!("no process could be looked at: see the lines above")
-                }
-                _ => written?,
-            }
-            if ended {
-                return Ok(ExitCode::SUCCESS);
+            let signal = stop.requested().filter(|_| period.is_none());
+            if let Some(status) = left.status(written, signal, ended)? {
+                return Ok(status);
             }
             if let (Some(at), Some(period)) = (next_report, period) {
                 next_report = Some(later(at, period, now));
@@ -388,6 +382,28 @@ impl Left {
             true => Left::NothingSeen,
             false => Left::Something,
         }
+    }
+
+    /// The exit status after a report, if it was the last: a signal ends all, or it `ended`.
+    ///
+    /// # Errors
+    /// The report could not be written, or nothing could be looked at until the end.
+    fn status(
+        self,
+        written: anyhow::Result<()>,
+        signal: Option<i32>,
+        ended: bool,
+    ) -> anyhow::Result<Option<ExitCode>> {
+        let status = match (signal, self) {
+            (Some(signal), _) => ExitCode::from(Stop::exit_code(signal)),
+            (None, Left::Nothing) => ExitCode::from(EXIT_TARGETS_GONE),
+            (None, Left::NothingSeen) if ended => {
+                anyhow::bail!("no process could be looked at: see the lines above")
+            }
+            _ if ended => ExitCode::SUCCESS,
+            _ => return written.map(|()| None),
+        };
+        output::status(written, status).map(Some)
     }
 }
 

@@ -27,8 +27,6 @@ pub struct Printer<W> {
     /// The wall clock, in ms since 1970.
     now_ms: fn() -> u64,
     printed: bool,
-    /// Observed processes that run KVM guests, whose accesses are not seen.
-    pub guest_hosts: Vec<u32>,
     /// The bound of the last bin in JSON and CSV, in ms, if it is to be a number.
     pub last_bound_ms: Option<u64>,
 }
@@ -123,6 +121,23 @@ struct CostRecord<'a> {
     guest_hosts: &'a [u32],
 }
 
+/// What the reports come from, and what they cost.
+#[derive(Debug)]
+pub enum Look<'a> {
+    Agent(AgentLook<'a>),
+    Kernel(KernelLook<'a>),
+}
+
+/// What to say about an agent, besides its reports.
+#[derive(Debug)]
+pub struct AgentLook<'a> {
+    pub cost: &'a CostReport,
+    /// Whether there are more targets than were looked for.
+    pub truncated: bool,
+    /// Observed processes that run KVM guests, whose accesses are not seen.
+    pub guest_hosts: &'a [u32],
+}
+
 /// What to say about a kernel source, besides its reports.
 #[derive(Debug, Serialize)]
 pub struct KernelLook<'a> {
@@ -157,32 +172,26 @@ impl<W: Write> Printer<W> {
             containers: Containers::new(&ProcRoot::default()),
             now_ms: unix_ms,
             printed: false,
-            guest_hosts: Vec::new(),
             last_bound_ms: None,
         }
     }
 
-    /// Prints one set of reports. `cut` is the number of targets that a limit of ours left out;
-    /// `truncated` says that there are more targets than were looked for.
+    /// Prints one set of reports. `cut` is the number of targets that a limit of ours left out.
     ///
     /// # Errors
     /// Output cannot be written.
     pub fn print(
         &mut self,
         reports: &[SubjectReport],
-        cost: &CostReport,
+        look: &Look<'_>,
         cut: usize,
-        truncated: bool,
     ) -> io::Result<()> {
         let unix_ms = (self.now_ms)();
         let reports = self.with_containers(reports);
         match self.format {
-            Format::Text => self.text(&reports, cost, cut, truncated)?,
-            Format::Json => self.json(&reports, cost, cut, truncated, unix_ms)?,
-            Format::Csv => {
-                let unseen = [cost.unseen_processes, cost.unseen_cgroups].map(Some);
-                self.csv(&reports, Knows::Agent, unseen, unix_ms)?;
-            }
+            Format::Text => self.text(&reports, look, cut)?,
+            Format::Json => self.json(&reports, look, cut, unix_ms)?,
+            Format::Csv => self.csv(&reports, look, unix_ms)?,
         }
         self.printed = true;
         self.out.flush()
@@ -197,20 +206,32 @@ impl<W: Write> Printer<W> {
         reports.iter().zip(containers).collect()
     }
 
-    fn text(
-        &mut self,
-        reports: &[Named<'_>],
-        cost: &CostReport,
-        cut: usize,
-        truncated: bool,
-    ) -> io::Result<()> {
-        self.text_of_subjects(reports, Knows::Agent)?;
-        self.text_of_limits(cut, truncated)?;
-        self.text_of_unseen(cost)?;
-        self.text_of_looks(cost)?;
-        let out = &mut self.out;
+    fn text(&mut self, reports: &[Named<'_>], look: &Look<'_>, cut: usize) -> io::Result<()> {
+        self.text_of_subjects(reports, look.knows())?;
+        match look {
+            Look::Agent(look) => {
+                self.text_of_limits(cut, look.truncated)?;
+                self.text_of_unseen(look.cost)?;
+                self.text_of_looks(look.cost)?;
+                self.text_of_cost(look.cost)
+            }
+            Look::Kernel(look) => {
+                self.text_of_limits(cut, false)?;
+                for caveat in look.caveats {
+                    writeln!(self.out, "# {caveat}")?;
+                }
+                writeln!(
+                    self.out,
+                    "# cost: {:.2} ms CPU in all, {:.2} % of a core, the kernel's part included",
+                    look.cpu_ms, look.core_percent
+                )
+            }
+        }
+    }
+
+    fn text_of_cost(&mut self, cost: &CostReport) -> io::Result<()> {
         writeln!(
-            out,
+            self.out,
             "# cost: {} scans, one every {}: {:.2} ms CPU each (walk {:.2}, ages {:.2}, clear \
              {:.2}), {:.2} ms per GiB, {:.2} % of a core; the first took {:.1} ms; age maps {}, \
              {:.2} bytes a page",
@@ -292,86 +313,55 @@ impl<W: Write> Printer<W> {
         Ok(())
     }
 
-    /// Prints one set of reports of a kernel source.
-    ///
-    /// # Errors
-    /// Output cannot be written.
-    pub fn print_kernel(
-        &mut self,
-        reports: &[SubjectReport],
-        look: &KernelLook<'_>,
-        cut: usize,
-    ) -> io::Result<()> {
-        let unix_ms = (self.now_ms)();
-        let reports = self.with_containers(reports);
-        match self.format {
-            Format::Text => {
-                self.text_of_subjects(&reports, look.knows)?;
-                self.text_of_limits(cut, false)?;
-                for caveat in look.caveats {
-                    writeln!(self.out, "# {caveat}")?;
-                }
-                writeln!(
-                    self.out,
-                    "# cost: {:.2} ms CPU in all, {:.2} % of a core, the kernel's part included",
-                    look.cpu_ms, look.core_percent
-                )?;
-            }
-            Format::Json => {
-                for named in &reports {
-                    let record = AgesRecord::new(named, look.knows, unix_ms, self.last_bound_ms);
-                    output::json_line(&mut self.out, &record)?;
-                }
-                let record = KernelCostRecord {
-                    record: "cost",
-                    unix_ms,
-                    look,
-                    targets_cut: cut,
-                };
-                output::json_line(&mut self.out, &record)?;
-            }
-            Format::Csv => self.csv(&reports, look.knows, [None; 2], unix_ms)?,
-        }
-        self.printed = true;
-        self.out.flush()
-    }
-
     fn json(
         &mut self,
         reports: &[Named<'_>],
-        cost: &CostReport,
+        look: &Look<'_>,
         cut: usize,
-        truncated: bool,
         unix_ms: u64,
     ) -> io::Result<()> {
+        let (out, record, knows) = (&mut self.out, "cost", look.knows());
         for named in reports {
-            let record = AgesRecord::new(named, Knows::Agent, unix_ms, self.last_bound_ms);
-            output::json_line(&mut self.out, &record)?;
+            let record = AgesRecord::new(named, knows, unix_ms, self.last_bound_ms);
+            output::json_line(out, &record)?;
         }
-        let record = CostRecord {
-            record: "cost",
-            unix_ms,
-            cost,
-            targets_cut: cut,
-            targets_truncated: truncated,
-            guest_hosts: &self.guest_hosts,
-        };
-        output::json_line(&mut self.out, &record)
+        match look {
+            Look::Agent(look) => output::json_line(
+                out,
+                &CostRecord {
+                    record,
+                    unix_ms,
+                    cost: look.cost,
+                    targets_cut: cut,
+                    targets_truncated: look.truncated,
+                    guest_hosts: look.guest_hosts,
+                },
+            ),
+            Look::Kernel(look) => output::json_line(
+                out,
+                &KernelCostRecord {
+                    record,
+                    unix_ms,
+                    look,
+                    targets_cut: cut,
+                },
+            ),
+        }
     }
 
-    /// Prints rows; `unseen` are the processes and cgroups that the look as a whole did not see.
-    fn csv(
-        &mut self,
-        reports: &[Named<'_>],
-        knows: Knows,
-        [unseen_processes, unseen_cgroups]: [Option<usize>; 2],
-        unix_ms: u64,
-    ) -> io::Result<()> {
+    fn csv(&mut self, reports: &[Named<'_>], look: &Look<'_>, unix_ms: u64) -> io::Result<()> {
+        // What the look as a whole did not see.
+        let [unseen_processes, unseen_cgroups] = match look {
+            Look::Agent(AgentLook { cost, .. }) => {
+                [cost.unseen_processes, cost.unseen_cgroups].map(Some)
+            }
+            Look::Kernel(_) => [None; 2],
+        };
         if !self.printed {
             writeln!(self.out, "{COLUMNS}")?;
         }
         for named in reports {
-            let mut target = AgesRecord::new(named, knows, unix_ms, self.last_bound_ms);
+            let mut target = AgesRecord::new(named, look.knows(), unix_ms, self.last_bound_ms);
             for NodeRecord { node, bins } in std::mem::take(&mut target.nodes) {
                 for bin in bins {
                     let upper_ms = bin.upper_ms.map_or("+Inf".to_owned(), |ms| ms.to_string());
@@ -388,6 +378,15 @@ impl<W: Write> Printer<W> {
             }
         }
         Ok(())
+    }
+}
+
+impl Look<'_> {
+    fn knows(&self) -> Knows {
+        match self {
+            Look::Agent(_) => Knows::Agent,
+            Look::Kernel(look) => look.knows,
+        }
     }
 }
 

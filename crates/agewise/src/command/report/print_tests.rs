@@ -80,12 +80,24 @@ fn cost() -> CostReport {
     }
 }
 
+fn of_agent(cost: &CostReport) -> Look<'_> {
+    Look::Agent(AgentLook {
+        cost,
+        truncated: false,
+        guest_hosts: &[],
+    })
+}
+
 fn printed(format: Format, cut: usize, truncated: bool) -> String {
     let mut out = Vec::new();
     let mut printer = Printer::new(&mut out, format);
     printer.now_ms = || 1_700_000_000_000;
-    printer.guest_hosts = vec![42];
-    printer.print(&reports(), &cost(), cut, truncated).unwrap();
+    let look = Look::Agent(AgentLook {
+        cost: &cost(),
+        truncated,
+        guest_hosts: &[42],
+    });
+    printer.print(&reports(), &look, cut).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -100,7 +112,7 @@ fn the_last_bound_can_be_a_number() {
         let mut out = Vec::new();
         let mut printer = Printer::new(&mut out, format);
         printer.last_bound_ms = number;
-        printer.print(&reports(), &cost(), 0, false).unwrap();
+        printer.print(&reports(), &of_agent(&cost()), 0).unwrap();
         let text = String::from_utf8(out).unwrap();
         text.contains("18446744073709551615")
     };
@@ -119,7 +131,7 @@ fn text_has_no_histogram_of_nothing() {
     };
     let mut out = Vec::new();
     let mut printer = Printer::new(&mut out, Format::Text);
-    printer.print(&[mount], &cost(), 0, false).unwrap();
+    printer.print(&[mount], &of_agent(&cost()), 0).unwrap();
     let text = String::from_utf8(out).unwrap();
     let start = "# cgroup /tmp.mount\n# resident 0 B (anon 0 B, file 0 B), in swap 0 B, ";
     assert!(text.starts_with(start), "{text}");
@@ -138,7 +150,7 @@ fn text_says_what_was_not_seen() {
     let print = |cost: &CostReport| {
         let mut out = Vec::new();
         let mut printer = Printer::new(&mut out, Format::Text);
-        printer.print(&reports(), cost, 0, false).unwrap();
+        printer.print(&reports(), &of_agent(cost), 0).unwrap();
         String::from_utf8(out).unwrap()
     };
     assert!(!print(&cost()).contains("not seen"));
@@ -165,7 +177,7 @@ fn text_says_what_of_the_page_cache_it_counts() {
         cache_missed: 3,
         ..cost()
     };
-    printer.print(&reports, &cost, 0, false).unwrap();
+    printer.print(&reports, &of_agent(&cost), 0).unwrap();
     let text = String::from_utf8(out).unwrap();
     assert!(
         text.contains("mapped or not; 5.0 MiB of anon are shared memory and tmpfs"),
@@ -192,7 +204,7 @@ fn a_second_csv_report_has_no_second_header() {
     let mut out = Vec::new();
     let mut printer = Printer::new(&mut out, Format::Csv);
     for _ in 0..2 {
-        printer.print(&reports(), &cost(), 0, false).unwrap();
+        printer.print(&reports(), &of_agent(&cost()), 0).unwrap();
     }
     let text = String::from_utf8(out).unwrap();
     assert_eq!(text.matches("unix_ms").count(), 1);
@@ -237,14 +249,14 @@ fn printed_of_the_kernel(format: Format, knows: Knows) -> String {
     let mut printer = Printer::new(&mut out, format);
     printer.now_ms = || 1_700_000_000_000;
     let caveats = ["ages by region".to_owned()];
-    let look = KernelLook {
+    let look = Look::Kernel(KernelLook {
         source: "damon",
         knows,
         caveats: &caveats,
         cpu_ms: 12.5,
         core_percent: 0.125,
-    };
-    printer.print_kernel(&reports()[..1], &look, 3).unwrap();
+    });
+    printer.print(&reports()[..1], &look, 3).unwrap();
     String::from_utf8(out).unwrap()
 }
 
@@ -288,7 +300,7 @@ fn what_could_not_be_looked_at_is_not_known_rather_than_empty() {
         };
         let mut printer = Printer::new(&mut out, format);
         printer.now_ms = || 1_700_000_000_000;
-        printer.print(reports, &cost, 0, false).unwrap();
+        printer.print(reports, &of_agent(&cost), 0).unwrap();
         String::from_utf8(out).unwrap()
     };
     let [mut report, _] = <[SubjectReport; 2]>::try_from(reports()).unwrap();
