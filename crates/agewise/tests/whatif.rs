@@ -6,7 +6,7 @@
 mod support;
 
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
 use agewise_bench::exercise::spawned::Spawned;
@@ -66,6 +66,16 @@ impl Scene {
     fn limit_bytes(&self) -> Option<u64> {
         let limits = self.memcg.cgroup().limits().expect("it is there");
         limits.high_bytes.or(limits.max_bytes)
+    }
+
+    fn await_limit(&self, child: &mut Child) {
+        let began = Instant::now();
+        while self.limit_bytes().is_none() {
+            assert!(began.elapsed() < Duration::from_secs(120), "no limit");
+            let ended = child.try_wait().expect("ours");
+            assert!(ended.is_none(), "it ended without a limit");
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
@@ -286,12 +296,8 @@ fn live_a_shrink_ends_with_the_last_process() {
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
-    let child = child.expect("agewise runs");
-    let began = Instant::now();
-    while scene.limit_bytes().is_none() {
-        assert!(began.elapsed() < Duration::from_secs(120), "no limit");
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    let mut child = child.expect("agewise runs");
+    scene.await_limit(&mut child);
     let exerciser = scene.exerciser.take().expect("there");
     exerciser.finish().expect("no page changed");
     let output = child.wait_with_output().expect("agewise ends");
@@ -308,6 +314,41 @@ fn live_a_shrink_ends_with_the_last_process() {
     assert_eq!(scene.limit_bytes(), None);
 }
 
+/// As systemd does to all its units when it applies the settings of one after a `daemon-reload`.
+#[test]
+fn live_a_limit_that_somebody_else_sets_is_not_said_to_be_kept() {
+    let _one = one();
+    let scene = match Scene::new("taken") {
+        Ok(scene) => scene,
+        Err(why) => {
+            return println!(
+                "SKIPPED live_a_limit_that_somebody_else_sets_is_not_said_to_be_kept: {why}"
+            );
+        }
+    };
+    let name = scene.memcg.cgroup().name();
+    // A single step, which is the goal: it is only held.
+    let line = format!("shrink --duration 3s --to 98% --max-wait 50% --keep --cgroup {name}");
+    let words = [&words(&line)[..], &["--format", "json"]].concat();
+    let mut child = scene
+        .command(&words)
+        .stdout(Stdio::piped())
+        .spawn()
+        .expect("agewise runs");
+    scene.await_limit(&mut child);
+    let files =
+        ["memory.high", "memory.limit_in_bytes"].map(|of| scene.memcg.cgroup().dir().join(of));
+    let file = files.iter().find(|file| file.exists()).expect("a limit");
+    std::fs::write(file, "512M").expect("root");
+    let output = child.wait_with_output().expect("agewise ends");
+    let verdict = lines(&output).pop().expect("a line");
+    let reason = verdict["reason"].as_str().expect("text");
+    assert!(reason.contains("somebody else has set"), "{verdict}");
+    assert_eq!(verdict["kept"], false, "{verdict}");
+    assert_eq!(output.status.code(), Some(1));
+    assert_eq!(scene.limit_bytes(), Some(512 * MIB));
+}
+
 #[test]
 fn live_what_a_killed_shrink_left_is_undone() {
     let _one = one();
@@ -319,18 +360,7 @@ fn live_what_a_killed_shrink_left_is_undone() {
     let line = format!("shrink --cgroup {name} --duration 3s --to 60% --max-wait 50%");
     let words = words(&line);
     let mut child = scene.command(&words).spawn().expect("agewise runs");
-    let began = Instant::now();
-    while scene.limit_bytes().is_none() {
-        assert!(
-            began.elapsed() < Duration::from_secs(120),
-            "no limit was set"
-        );
-        assert!(
-            child.try_wait().expect("ours").is_none(),
-            "it ended without a limit"
-        );
-        std::thread::sleep(Duration::from_millis(50));
-    }
+    scene.await_limit(&mut child);
     child.kill().expect("ours");
     child.wait().expect("ours");
     assert!(scene.limit_bytes().is_some(), "it was killed");

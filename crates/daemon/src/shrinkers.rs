@@ -155,6 +155,11 @@ impl Shrinkers {
         for held in held.filter(|held| held.small.paused.is_none()) {
             // Those before it may have taken long.
             let now_ms = (known.now_ms)();
+            let throttle = self.throttle.as_mut();
+            if let Some(throttle) = throttle.filter(|throttle| is_taken(held, throttle)) {
+                give_up(held, throttle, "taken", now_ms, journal);
+                continue;
+            }
             let room = room(&held.small, known);
             let usage_bytes = room.map(|room| room.usage_bytes);
             // Reclaim to a slow disk takes long, and the daemon does nothing else meanwhile.
@@ -181,6 +186,13 @@ impl Shrinkers {
             unlimit(&held.small, throttle, "over", journal);
         }
     }
+}
+
+/// Whether somebody else has set the limit of a cgroup since: theirs stays, and ours is not there.
+fn is_taken(held: &Held, throttle: &Throttle) -> bool {
+    let is_limited = held.keeper.limit_bytes().is_some();
+    let check = || throttle.check_limit(&held.small.cgroup);
+    is_limited && matches!(check(), Err(ThrottleError::Taken { .. }))
 }
 
 /// The change that the keeper of a cgroup wants; nothing is lowered if it is late.

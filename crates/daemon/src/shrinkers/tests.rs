@@ -259,6 +259,30 @@ fn a_limit_that_is_given_up_is_removed_with_lines() {
     assert_eq!(said, [unlimit("before"), unlimit("after")], "{lines:?}");
 }
 
+/// systemd sets the limits of all its units again when it applies any of them after a
+/// `daemon-reload`.
+#[test]
+fn one_that_somebody_else_limits_is_given_up_at_once_and_lowered_after_a_rest() {
+    for (theirs, is_lowered) in [("max".to_owned(), true), ((FULL / 4).to_string(), false)] {
+        let mut world = World::new();
+        let mut shrinkers = world.shrinkers();
+        world.run(&mut shrinkers, 120, 0);
+        assert_ne!(world.high(), "max");
+        fs::write(world.dir.join("memory.high"), &theirs).unwrap();
+        world.run(&mut shrinkers, 1, 0);
+        let key = (Arc::from("/job"), world.cgroup.id());
+        assert_eq!(shrinkers.limit_bytes(&key), None);
+        let lines = world.lines();
+        let taken = lines.iter().filter(|line| line["reason"] == "taken");
+        let acts: Vec<_> = taken.map(|line| line["act"].as_str()).collect();
+        assert_eq!(acts, [Some("unlimit"); 2], "before and after: {lines:?}");
+        world.run(&mut shrinkers, 590, 0);
+        assert_eq!(world.high(), theirs);
+        world.run(&mut shrinkers, 60, 0);
+        assert_eq!(world.high() != theirs, is_lowered);
+    }
+}
+
 /// Kubernetes forbids swap to pods unless told otherwise.
 #[test]
 fn one_that_may_not_swap_is_not_held() {

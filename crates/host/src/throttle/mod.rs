@@ -145,6 +145,15 @@ impl Throttle {
         self.set(cgroup, Kind::Limit, limit_file(cgroup), limit_bytes)
     }
 
+    /// Checks that nobody else has changed a limit of ours since. systemd does, to all its units,
+    /// when it applies the settings of any of them after a `daemon-reload`.
+    ///
+    /// # Errors
+    /// [`ThrottleError::Taken`], or the limit cannot be read.
+    pub fn check_limit(&self, cgroup: &Cgroup) -> Result<(), ThrottleError> {
+        self.check_others(cgroup, 0)
+    }
+
     /// Checks that nobody else has changed a limit of ours, and none of theirs would be raised.
     fn check_others(&self, cgroup: &Cgroup, bytes: u64) -> Result<(), ThrottleError> {
         let file = &cgroup.dir().join(limit_file(cgroup));

@@ -168,8 +168,11 @@ fn a_limit_that_somebody_else_sets_meanwhile_is_left_alone() {
     for other in [Some(30), Some(90), None] {
         let scene = Scene::new();
         let mut throttle = scene.throttle();
+        throttle.check_limit(&scene.cgroup).unwrap();
         scene.act(&mut throttle, Limit(80));
+        throttle.check_limit(&scene.cgroup).unwrap();
         scene.act(&mut throttle, Other(other));
+        assert!(throttle.check_limit(&scene.cgroup).is_err());
         let error = throttle.limit(&scene.cgroup, 70 * MIB).unwrap_err();
         assert!(matches!(error, ThrottleError::Taken { .. }), "{error}");
         assert_eq!(scene.high(), other);

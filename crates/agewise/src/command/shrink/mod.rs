@@ -339,6 +339,7 @@ fn step_down(
         if scene.cgroup.procs(true)?.is_empty() {
             bail!("the last process has left the cgroup: no limit stays");
         }
+        throttle.check_limit(&scene.cgroup)?;
         let act = shrink.next(counters.read(&scene.cgroup, Agent::now_ms())?);
         for outcome in &shrink.outcomes()[printed..] {
             Record::new(&outcome.planned, Some(outcome)).print(out, scene.args.format)?;
