@@ -163,6 +163,38 @@ fn ages_are_null_if_nothing_was_observed() {
     drop(file);
 }
 
+/// As a container sees the file systems of the host whose pids it shares.
+#[test]
+fn a_file_system_that_only_init_has_mounted_is_reached_through_it() {
+    const TEST: &str = "a_file_system_that_only_init_has_mounted";
+    let namespace = |of: &str| fs::read_link(format!("/proc/{of}/ns/mnt"));
+    if namespace("1").ok() != namespace("self").ok() {
+        return println!("SKIPPED {TEST}: init has a mount namespace of its own");
+    }
+    let dir = disk();
+    let at = dir.path().to_str().unwrap();
+    let run = |words: &[&str]| Command::new(words[0]).args(&words[1..]).output();
+    let mounted = run(&["mount", "-t", "tmpfs", "agewise-test", at]);
+    if !mounted.is_ok_and(|output| output.status.success()) {
+        return println!("SKIPPED {TEST}: nothing can be mounted");
+    }
+    fs::write(dir.path().join("a"), vec![7; PAGE as usize]).unwrap();
+    let program = env!("CARGO_BIN_EXE_agewise");
+    let script =
+        format!("umount {at} && {program} files --all --under / --duration 0s --format json");
+    let found = run(&["unshare", "--mount", "sh", "-c", &script]);
+    run(&["umount", "-l", at]).unwrap();
+    let found = found.unwrap();
+    let error = String::from_utf8_lossy(&found.stderr);
+    if is_unfollowed(&error) {
+        return println!("SKIPPED {TEST}: {error}");
+    }
+    let out = String::from_utf8_lossy(&found.stdout);
+    let expected = format!("/proc/1/root{at}/a");
+    let records = json_lines(&out);
+    assert!(records.iter().any(|of| of["path"] == *expected), "{error}");
+}
+
 /// A file that is older than the observation cannot be told from one that is as old.
 #[test]
 fn what_is_older_than_the_observation_is_not_asked_for() {

@@ -99,9 +99,17 @@ fn mapped(table: &VmaTable) -> impl Iterator<Item = (u64, u64)> + '_ {
     of_files.map(|vma| (vma.device, vma.inode))
 }
 
-/// The mount table as this process sees it.
+/// The mount tables of the mount namespaces in which files are looked for.
 #[derive(Debug, Default)]
-pub struct Mounts(Vec<Mount>);
+pub struct Mounts(Vec<MountTable>);
+
+/// What one mount namespace has mounted.
+#[derive(Debug)]
+struct MountTable {
+    /// Where its root can be reached: `/`, or `/proc/PID/root`.
+    reached_at: PathBuf,
+    mounts: Vec<Mount>,
+}
 
 #[derive(Debug, PartialEq, Eq)]
 struct Mount {
@@ -124,54 +132,33 @@ pub struct Place {
 }
 
 impl Mounts {
-    /// Reads `/proc/self/mountinfo`.
+    /// Reads the mount table of this process, and that of init if its mount namespace is another,
+    /// as it is to a container that shares the pids of the host.
     ///
     /// # Errors
-    /// The file cannot be read.
+    /// The table of this process cannot be read.
     pub fn read(root: &ProcRoot) -> Result<Self, FileError> {
-        let path = root.join("self/mountinfo");
-        let text = fs::read(&path).map_err(|source| FileError::Read { path, source })?;
-        Ok(Self::parse(&text))
-    }
-
-    fn parse(text: &[u8]) -> Self {
-        let mounts = text.split(|byte| *byte == b'\n').filter_map(Mount::parse);
-        Mounts(mounts.collect())
+        let read = |of: &str| {
+            let path = root.join(of).join("mountinfo");
+            fs::read(&path).map_err(|source| FileError::Read { path, source })
+        };
+        let mut tables = vec![MountTable::parse(Path::new("/"), &read("self")?)];
+        let namespace = |of: &str| fs::read_link(root.join(of).join("ns/mnt")).ok();
+        // Without the privilege to ask, only our own paths are known.
+        if let Some(of_init) = namespace("1")
+            && namespace("self").is_some_and(|own| own != of_init)
+            && let Ok(text) = read("1")
+        {
+            tables.push(MountTable::parse(&root.join("1/root"), &text));
+        }
+        Ok(Mounts(tables))
     }
 
     /// The paths at which a path below the root of a file system is visible.
     fn seen<'a>(&'a self, device: u32, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
-        let of = self.0.iter().filter(move |mount| mount.device == device);
-        of.filter_map(move |mount| {
-            let below = path.strip_prefix(&mount.root).ok()?;
-            let path = match below.as_os_str().is_empty() {
-                true => mount.at.clone(),
-                false => mount.at.join(below),
-            };
-            // What hides it would be asked in its place, and might never answer.
-            (self.at(&path) == Some(mount)).then_some(path)
-        })
-    }
-
-    /// The mount that a path leads to: from the topmost, always on to what is mounted first on the
-    /// way, if only on the same directory.
-    fn at(&self, path: &Path) -> Option<&Mount> {
-        let is_listed = |id| self.0.iter().any(|mount| mount.id == id);
-        let is_top = |mount: &&Mount| mount.parent == mount.id || !is_listed(mount.parent);
-        let on_the_way = |mount: &&Mount| path.starts_with(&mount.at);
-        let first = |mount: &&Mount| mount.at.as_os_str().len();
-        let tops = self.0.iter().filter(on_the_way).filter(is_top);
-        let mut at = tops.min_by_key(first)?;
-        // Whatever the table says, this ends.
-        for _ in &self.0 {
-            let on_it = |mount: &&Mount| mount.parent == at.id && mount.id != at.id;
-            let below = self.0.iter().filter(on_the_way).filter(on_it);
-            match below.min_by_key(first) {
-                Some(next) => at = next,
-                None => break,
-            }
-        }
-        Some(at)
+        self.0
+            .iter()
+            .flat_map(move |table| table.seen(device, path))
     }
 
     /// Finds an inode by a path below the root of its file system. Checks the file there, so that
@@ -188,14 +175,68 @@ impl Mounts {
 
     /// Whether anything of a file system can be below a directory.
     pub fn reaches(&self, device: u32, under: &Path) -> bool {
-        let of = self.0.iter().filter(|mount| mount.device == device);
-        of.into_iter()
-            .any(|mount| mount.at.starts_with(under) || under.starts_with(&mount.at))
+        self.0.iter().any(|table| {
+            let of = table.mounts.iter().filter(|mount| mount.device == device);
+            of.map(|mount| table.reach(&mount.at))
+                .any(|at| at.starts_with(under) || under.starts_with(at))
+        })
     }
 
     /// Whether a path below the root of a file system is visible below a directory.
     pub fn is_under(&self, device: u32, path: &Path, under: &Path) -> bool {
         self.seen(device, path).any(|path| path.starts_with(under))
+    }
+}
+
+impl MountTable {
+    fn parse(reached_at: &Path, text: &[u8]) -> Self {
+        let mounts = text.split(|byte| *byte == b'\n').filter_map(Mount::parse);
+        MountTable {
+            reached_at: reached_at.to_owned(),
+            mounts: mounts.collect(),
+        }
+    }
+
+    /// Where an absolute path of this namespace can be reached.
+    fn reach(&self, path: &Path) -> PathBuf {
+        self.reached_at.join(path.strip_prefix("/").unwrap_or(path))
+    }
+
+    fn seen<'a>(&'a self, device: u32, path: &'a Path) -> impl Iterator<Item = PathBuf> + 'a {
+        let of = self
+            .mounts
+            .iter()
+            .filter(move |mount| mount.device == device);
+        of.filter_map(move |mount| {
+            let below = path.strip_prefix(&mount.root).ok()?;
+            let path = match below.as_os_str().is_empty() {
+                true => mount.at.clone(),
+                false => mount.at.join(below),
+            };
+            // What hides it would be asked in its place, and might never answer.
+            (self.at(&path) == Some(mount)).then(|| self.reach(&path))
+        })
+    }
+
+    /// The mount that a path leads to: from the topmost, always on to what is mounted first on the
+    /// way, if only on the same directory.
+    fn at(&self, path: &Path) -> Option<&Mount> {
+        let is_listed = |id| self.mounts.iter().any(|mount| mount.id == id);
+        let is_top = |mount: &&Mount| mount.parent == mount.id || !is_listed(mount.parent);
+        let on_the_way = |mount: &&Mount| path.starts_with(&mount.at);
+        let first = |mount: &&Mount| mount.at.as_os_str().len();
+        let tops = self.mounts.iter().filter(on_the_way).filter(is_top);
+        let mut at = tops.min_by_key(first)?;
+        // Whatever the table says, this ends.
+        for _ in &self.mounts {
+            let on_it = |mount: &&Mount| mount.parent == at.id && mount.id != at.id;
+            let below = self.mounts.iter().filter(on_the_way).filter(on_it);
+            match below.min_by_key(first) {
+                Some(next) => at = next,
+                None => break,
+            }
+        }
+        Some(at)
     }
 }
 
@@ -301,9 +342,13 @@ mod tests {
         );
     }
 
+    fn parse(text: &[u8]) -> Mounts {
+        Mounts(vec![MountTable::parse(Path::new("/"), text)])
+    }
+
     #[test]
     fn a_path_is_seen_where_its_file_system_is_mounted() {
-        let mounts = Mounts::parse(
+        let mounts = parse(
             b"22 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
               30 22 7:3 / /mnt/a\\040b rw - xfs /dev/loop3 rw\n\
               31 22 254:0 /var/lib /srv rw - ext4 /dev/vda rw\n\
@@ -333,7 +378,7 @@ mod tests {
     /// As on a machine whose root was mounted last, by the initial RAM disk.
     #[test]
     fn what_is_mounted_over_a_directory_is_not_asked_about_what_it_hides() {
-        let mounts = Mounts::parse(
+        let mounts = parse(
             b"22 27 0:21 / /proc rw - proc proc rw\n\
               27 1 254:0 / / rw,relatime - ext4 /dev/vda rw\n\
               30 27 7:3 / /mnt rw - xfs /dev/loop3 rw\n\
@@ -347,7 +392,25 @@ mod tests {
         assert_eq!(seen(254 << 20, "/mnt/x"), None);
         assert_eq!(seen(254 << 20, "/x"), Some("/x".into()));
         assert_eq!(seen(21, "/1"), Some("/proc/1".into()));
-        let odd = Mounts::parse(b"1 2 7:3 / / rw\n2 1 7:3 / / rw\n");
+        let odd = parse(b"1 2 7:3 / / rw\n2 1 7:3 / / rw\n");
         assert_eq!(odd.seen(loop3, Path::new("/x")).next(), None);
+    }
+
+    /// What covers a path in one namespace does not in another.
+    #[test]
+    fn a_file_system_of_another_namespace_is_reached_through_a_process_of_it() {
+        let own = b"30 1 0:40 / / rw - overlay overlay rw\n31 30 0:21 / /proc rw - proc proc rw\n";
+        let of_init =
+            b"22 1 254:0 / / rw - ext4 /dev/vda rw\n23 22 7:3 / /mnt rw - xfs /dev/loop3\n";
+        let root = Path::new("/proc/1/root");
+        let tables = [(Path::new("/"), &own[..]), (root, &of_init[..])];
+        let mounts = Mounts(tables.map(|(at, text)| MountTable::parse(at, text)).into());
+        let seen = |device: u32, path: &str| mounts.seen(device, Path::new(path)).next();
+        let (vda, loop3) = (254 << 20, 7 << 20 | 3);
+        assert_eq!(seen(vda, "/var/x"), Some("/proc/1/root/var/x".into()));
+        assert_eq!(seen(loop3, "/x"), Some("/proc/1/root/mnt/x".into()));
+        assert_eq!(seen(vda, "/mnt/x"), None, "covered there");
+        assert!(mounts.reaches(loop3, Path::new("/proc/1/root/mnt/y")));
+        assert!(!mounts.reaches(loop3, Path::new("/mnt")));
     }
 }

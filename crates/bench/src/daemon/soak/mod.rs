@@ -30,7 +30,7 @@ const SAVED_UP: Duration = Duration::from_secs(60);
 const GROWTH_RATIO_MAX: f64 = 0.01;
 const GROWTH_BYTES_MAX: f64 = 1048576.0;
 /// Allowed growth of descriptors other than those of processes, and how many of the latter there
-/// may be beyond one for each process: some end while the daemon looks.
+/// may be beyond two for each process: during a look there are those of the look before, too.
 const DESCRIPTORS_GROWTH_MAX: f64 = 0.02;
 /// Allowed excess over the CPU budget.
 const EXCESS_MAX: f64 = 0.02;
@@ -384,7 +384,8 @@ impl Soaked {
         let allowed = (before * GROWTH_RATIO_MAX).max(GROWTH_BYTES_MAX);
         let descriptors_allowed =
             (self.descriptors - self.descriptors_growth) * DESCRIPTORS_GROWTH_MAX;
-        let process_descriptors_allowed = self.processes as f64 * (1.0 + DESCRIPTORS_GROWTH_MAX);
+        let process_descriptors_allowed =
+            2.0 * self.processes as f64 * (1.0 + DESCRIPTORS_GROWTH_MAX);
         let bars = [
             ("memory", self.growth_bytes <= allowed),
             (
@@ -458,7 +459,7 @@ mod tests {
         assert_eq!(judged(|s| s.growth_bytes = 2e6), "memory");
         assert_eq!(judged(|s| s.descriptors_growth = 2.0), "descriptors");
         assert_eq!(
-            judged(|s| s.process_descriptors_max = 2),
+            judged(|s| s.process_descriptors_max = 3),
             "process_descriptors"
         );
         assert_eq!(judged(|s| s.threads_growth = 1.0), "threads");
