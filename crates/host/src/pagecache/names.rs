@@ -195,8 +195,8 @@ impl Mounts {
             .any(|mount| mount.at.starts_with(under) || under.starts_with(&mount.at))
     }
 
-    /// If a directory is on an overlay, the mount options that name its layers: the files seen there
-    /// are cached as files of those.
+    /// If a directory is on an overlay, the mount options that name its layers: the files seen
+    /// there are cached as files of those.
     pub fn layers(&self, dir: &Path) -> Option<&Untrusted> {
         self.at(dir)?.layers.as_ref()
     }

@@ -261,8 +261,8 @@ fn json(
     output::json_line(out, &record)
 }
 
-/// A bin of a file as CSV. The last one ends at `+Inf`; if ages are not known there is one without an
-/// age.
+/// A bin of a file as CSV. The last one ends at `+Inf`; if ages are not known there is one without
+/// an age.
 #[derive(Serialize)]
 struct Row<'a> {
     #[serde(flatten)]
