@@ -195,6 +195,48 @@ fn a_file_system_that_only_init_has_mounted_is_reached_through_it() {
     assert!(records.iter().any(|of| of["path"] == *expected), "{error}");
 }
 
+/// Reads and writes of shared memory are not seen, so it must not look idle.
+#[test]
+fn shared_memory_has_no_ages() {
+    let Ok(dir) = tempfile::tempdir_in("/dev/shm") else {
+        return println!("SKIPPED shared memory: no /dev/shm");
+    };
+    let path = dir.path().join("a");
+    fs::write(&path, vec![7; (PAGES * PAGE) as usize]).unwrap();
+    let file = File::open(&path).unwrap();
+    let under = dir.path().to_str().unwrap();
+    let stop = AtomicBool::new(false);
+    let run = |how: &str| {
+        let line = format!("files --all --under {under} --duration 1s --format {how}");
+        agewise(&words(&line))
+    };
+    let runs = std::thread::scope(|scope| {
+        scope.spawn(|| keep_warm(&file, &stop));
+        let runs = ["json", "json --older-than 1s", "csv", "text"].map(run);
+        stop.store(true, Relaxed);
+        runs
+    });
+    if let Some((_, _, error)) = runs.iter().find(|(worked, ..)| !worked) {
+        assert!(is_unfollowed(error), "{error}");
+        return println!("SKIPPED shared memory: {error}");
+    }
+    let [listed, old, csv, text] = runs.map(|(_, out, _)| out);
+    let of_file = &json_lines(&listed)[0];
+    assert_eq!(of_file["kind"], "shmem", "{of_file}");
+    assert_eq!(of_file["resident_bytes"], PAGES * PAGE);
+    let (ages, oldest) = (&of_file["ages"], &of_file["oldest_ms"]);
+    assert!(ages.is_null() && oldest.is_null(), "{of_file}");
+    assert_eq!(json_lines(&old)[0]["files_matching"], 0, "{old}");
+    assert!(
+        csv.ends_with(&format!(",,false,,{}\n", PAGES * PAGE)),
+        "{csv}"
+    );
+    assert!(text.contains(" ?  /dev/shm/"), "{text}");
+    let sum = text.lines().find(|line| line.contains("  1 file under "));
+    let bins = sum.unwrap().split_whitespace().filter(|word| *word == "-");
+    assert!(bins.count() >= 6, "no bytes by age: {text}");
+}
+
 /// A file that is older than the observation cannot be told from one that is as old.
 #[test]
 fn what_is_older_than_the_observation_is_not_asked_for() {

@@ -244,9 +244,9 @@ fn files(time_ms: u64, intervals: &Intervals) -> LargestFiles {
             cgroup: cgroup.map(Untrusted::from),
             resident_bytes: ages.total().iter().sum(),
             dirty_bytes: dirty_mib * MIB,
-            oldest_ms: time_ms,
+            oldest_ms: Some(time_ms),
             is_sampled: false,
-            ages: AgeBin::all(&ages),
+            ages: Some(AgeBin::all(&ages)),
         }
     });
     LargestFiles {

@@ -57,13 +57,14 @@ fn list(agent: &mut Agent) -> Option<LargestFiles> {
 }
 
 fn shown(file: Found, cgroup: Option<Untrusted>) -> LargeFile {
+    let are_ages_known = file.kind.has_ages();
     LargeFile {
         name: end_of(&file.name),
         cgroup: cgroup.as_ref().map(end_of),
         resident_bytes: file.resident_bytes,
         dirty_bytes: file.dirty_bytes,
-        oldest_ms: file.oldest_ms,
-        ages: AgeBin::all(&file.ages),
+        oldest_ms: are_ages_known.then_some(file.oldest_ms),
+        ages: are_ages_known.then(|| AgeBin::all(&file.ages)),
         is_sampled: file.is_sampled,
     }
 }
@@ -85,6 +86,28 @@ fn end_of(name: &Untrusted) -> Untrusted {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agewise_host::pagecache::CacheKind;
+    use agewise_policy::workingset::Histogram;
+
+    #[test]
+    fn shared_memory_is_listed_without_ages() {
+        let of = |kind| {
+            let file = Found {
+                name: "a".into(),
+                kind,
+                cgroup: 0,
+                resident_bytes: 4096,
+                dirty_bytes: 0,
+                ages: Histogram::new(&"1s".parse().unwrap()),
+                oldest_ms: 3000,
+                is_sampled: false,
+            };
+            let file = shown(file, None);
+            (file.oldest_ms, file.ages.map(|bins| bins.len()))
+        };
+        assert_eq!(of(CacheKind::File), (Some(3000), Some(2)));
+        assert_eq!(of(CacheKind::Shmem), (None, None));
+    }
 
     #[test]
     fn of_a_long_name_the_end_is_kept() {

@@ -144,7 +144,7 @@ function count(target, field, kind, label) {
 function agesBar(all, bounds, sum, share) {
   sum = sum || 1;
   const bar = element("div", { role: "img",
-    "aria-label": all.map((bin, at) => percent(bin.bytes / sum) + " " + binName(bounds, at)).join(", ") });
+    "aria-label": all.map((bin, at) => percent(bin.bytes / sum) + " " + binName(bounds, at)).join(", ") || "ages not known" });
   bar.style.width = relative.checked ? "100%" : Math.max(0.3, share * 100) + "%";
   all.forEach((bin, at) => {
     const part = element("i", { title: binName(bounds, at) + ": " + bytes(bin.bytes) + ", " + percent(bin.bytes / sum) });
@@ -365,15 +365,16 @@ function drawCurve() {
 const visible = name => name.replace(/[\p{C}\p{Zl}\p{Zp}]/gu, c => "\\u{" + c.codePointAt(0).toString(16) + "}");
 function fileRow(file, largest) {
   const cell = (label, text) => element("td", { class: "small", "data-label": label }, text);
-  const bounds = file.ages.map(age => age.upper_ms).filter(ms => ms !== null);
-  const bar = agesBar(file.ages, bounds, file.resident_bytes, file.resident_bytes / largest);
+  // Null of shared memory, whose accesses are not seen.
+  const ages = file.ages || [], bounds = ages.map(age => age.upper_ms).filter(ms => ms !== null);
+  const bar = agesBar(ages, bounds, file.resident_bytes, file.resident_bytes / largest);
   const name = visible(file.file), cgroup = visible(file.cgroup || "");
   const sampled = file.sampled ? "\nages are those of one block in eight" : "";
   return element("tr", {}, element("td", { class: "long", title: name + sampled }, whole(name)),
     element("td", { class: "ages" }, bar),
     element("td", { class: "resident" }, bytes(file.resident_bytes)),
     cell("dirty", bytes(file.dirty_bytes)),
-    cell("oldest", "≥ " + span(file.oldest_ms)),
+    cell("oldest", file.oldest_ms === null ? "?" : "≥ " + span(file.oldest_ms)),
     element("td", { class: "small", "data-label": "of", title: cgroup || "no cgroup, or a removed one" },
       element("span", { class: "long" }, whole(cgroup || "–"))));
 }

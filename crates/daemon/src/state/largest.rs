@@ -18,12 +18,12 @@ pub struct LargeFile {
     pub resident_bytes: u64,
     /// Dirty or under writeback.
     pub dirty_bytes: u64,
-    /// Lower bound of the age of its oldest page.
-    pub oldest_ms: u64,
+    /// Lower bound of the age of its oldest page; `None`, as are the ages, of shared memory.
+    pub oldest_ms: Option<u64>,
     /// Whether its ages are those of a sample of its pages.
     #[serde(rename = "sampled")]
     pub is_sampled: bool,
-    pub ages: Vec<AgeBin>,
+    pub ages: Option<Vec<AgeBin>>,
 }
 
 /// Bytes of a file by age.

@@ -25,9 +25,9 @@ pub struct LargeFile {
     pub resident_bytes: u64,
     /// Dirty or under writeback, of whichever cgroup.
     pub dirty_bytes: u64,
-    /// Pages by age, in bytes.
+    /// Pages by age, in bytes. Only their sum means something unless [`CacheKind::has_ages`].
     pub ages: Histogram,
-    /// Lower bound of the age of its oldest page.
+    /// Lower bound of the age of its oldest page, with the same limit.
     pub oldest_ms: u64,
     /// Whether its ages are those of one block in eight.
     pub is_sampled: bool,

@@ -120,6 +120,8 @@ struct Mount {
     /// The directory of the file system that is mounted there.
     root: PathBuf,
     at: PathBuf,
+    /// Of an overlay: the mount options that name the directories of its layers.
+    layers: Option<Untrusted>,
 }
 
 /// A file found by its path, with data from `stat`.
@@ -182,6 +184,12 @@ impl Mounts {
         })
     }
 
+    /// If a directory is on an overlay, the mount options that name its layers: the files seen
+    /// there are cached as files of those.
+    pub fn layers(&self, dir: &Path) -> Option<&Untrusted> {
+        self.at(dir)?.layers.as_ref()
+    }
+
     /// Whether a path below the root of a file system is visible below a directory.
     pub fn is_under(&self, device: u32, path: &Path, under: &Path) -> bool {
         self.seen(device, path).any(|path| path.starts_with(under))
@@ -242,7 +250,7 @@ impl MountTable {
 
 impl Mount {
     /// Parses a line of mountinfo (proc_pid_mountinfo(5)): id, parent, major:minor, root, mount
-    /// point.
+    /// point, options; after a dash the type, the device and options of the file system.
     fn parse(line: &[u8]) -> Option<Self> {
         let mut fields = line.split(|byte| *byte == b' ');
         let mut id = || std::str::from_utf8(fields.next()?).ok()?.parse().ok();
@@ -257,8 +265,22 @@ impl Mount {
             device: major.checked_shl(20)? | minor,
             root: path(fields.next()?),
             at: path(fields.next()?),
+            layers: layers(fields),
         })
     }
+}
+
+/// Returns the options of an overlay that name its layers, given what follows the mount point.
+fn layers<'a>(fields: impl Iterator<Item = &'a [u8]>) -> Option<Untrusted> {
+    let mut of_fs = fields.skip_while(|field| *field != b"-").skip(1);
+    of_fs.next().filter(|fs_type| *fs_type == b"overlay")?;
+    let options = of_fs.nth(1)?.split(|byte| *byte == b',');
+    let named = options.filter(|option| {
+        let starts = |name: &[u8]| option.starts_with(name);
+        starts(b"lowerdir") || starts(b"upperdir=")
+    });
+    let named: Vec<&[u8]> = named.collect();
+    Some(Untrusted::from(&*octal::unescape(&named.join(&b','))))
 }
 
 /// The processes that currently have files open or mapped.
@@ -375,6 +397,20 @@ mod tests {
         assert!(!mounts.reaches(loop3, Path::new("/srv")));
         assert_eq!(device_text(vda), "254:0");
     }
+
+    #[test]
+    fn an_overlay_names_its_layers() {
+        let mounts = Mounts::parse(
+            b"22 1 254:0 / / rw - ext4 /dev/vda rw,lowerdir=/no\n\
+              30 22 0:50 / /mnt/all rw,relatime shared:5 - overlay overlay \
+              rw,lowerdir=/a\\040b:/c,upperdir=/up,workdir=/work,uuid=on\n",
+        );
+        let layers = |dir: &str| mounts.layers(Path::new(dir)).map(Untrusted::as_bytes);
+        let named: &[u8] = b"lowerdir=/a b:/c,upperdir=/up";
+        assert_eq!(layers("/mnt/all/deep"), Some(named));
+        assert_eq!(layers("/mnt"), None);
+    }
+
     /// As on a machine whose root was mounted last, by the initial RAM disk.
     #[test]
     fn what_is_mounted_over_a_directory_is_not_asked_about_what_it_hides() {

@@ -26,6 +26,14 @@ pub enum CacheKind {
     Device,
 }
 
+impl CacheKind {
+    /// Whether the ages of a single file say when it was used: reads and writes of shared memory
+    /// pass no tracepoint, so it would look idle.
+    pub fn has_ages(self) -> bool {
+        self != CacheKind::Shmem
+    }
+}
+
 /// A file system instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuperBlock {

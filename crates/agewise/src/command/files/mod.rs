@@ -33,7 +33,7 @@ use print::{Opener, Shown, Totals};
 /// and the first write to a clean page. It does not see accesses through page tables, which
 /// `report` sees, nor further writes to a page that is already dirty. tmpfs and shared memory are
 /// listed as what they are, memory with a name that can only go to swap; their accesses are not
-/// seen either.
+/// seen either, so their ages are not known.
 ///
 /// A page never seen accessed is at least as old as the observation and counts as that old: to see
 /// ages of minutes, observe for minutes. A file that has no name in memory is shown by device and
@@ -55,7 +55,8 @@ pub struct Args {
     #[arg(long, value_name = "DIR")]
     under: Option<PathBuf>,
 
-    /// List only files that were not accessed for this long, which is at most --duration.
+    /// List only files that were not accessed for this long, which is at most --duration; never
+    /// tmpfs and shared memory.
     #[arg(long, value_name = "DURATION", value_parser = units::positive_duration)]
     older_than: Option<Duration>,
 
@@ -193,8 +194,14 @@ fn list(
 ) -> anyhow::Result<(Vec<Shown>, Totals)> {
     let proc = ProcRoot::default();
     let mounts = Mounts::read(&proc)?;
+    if let Some((dir, layers)) = under.and_then(|dir| Some((dir, mounts.layers(dir)?))) {
+        agewise_cli::note!(
+            "{} is on an overlay, whose files are listed under the directories of its layers ({})",
+            Untrusted::from(dir).terminal(),
+            layers.terminal()
+        );
+    }
     let mut totals = Totals::new(&args.intervals);
-    let older_than_ms = args.older_than.map_or(0, millis);
     let mut all: Vec<CachedFile> = ages.files().cloned().collect();
     all.sort_by_key(|file| (std::cmp::Reverse(file.pages), file.inode.address));
     let limit = if args.top == 0 { usize::MAX } else { args.top };
@@ -202,8 +209,11 @@ fn list(
     for file in all {
         let (histogram, oldest_ms, youngest_ms) = ages.ages(&file, &args.intervals, &|_| true);
         totals.all.add(&file, &histogram);
+        let is_old = args
+            .older_than
+            .is_none_or(|age| file.on.kind.has_ages() && youngest_ms >= millis(age));
         let is_elsewhere = under.is_some_and(|dir| !mounts.reaches(file.on.device, dir));
-        if youngest_ms < older_than_ms || is_elsewhere {
+        if !is_old || is_elsewhere {
             continue;
         }
         if shown.len() >= limit && under.is_none() {

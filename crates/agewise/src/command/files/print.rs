@@ -44,6 +44,12 @@ pub struct Shown {
     pub openers: usize,
 }
 
+impl Shown {
+    fn are_ages_known(&self, observed_ms: u64) -> bool {
+        observed_ms > 0 && self.file.on.kind.has_ages()
+    }
+}
+
 /// What was asked for.
 pub struct Chosen<'a> {
     pub under: Option<&'a Path>,
@@ -70,6 +76,7 @@ pub struct Sum {
     /// Pages of files, of shared memory, and of block devices.
     pages: [u64; 3],
     dirty_pages: u64,
+    /// Of files whose ages are known.
     ages: Histogram,
 }
 
@@ -88,7 +95,9 @@ impl Sum {
         self.files += 1;
         self.pages[file.on.kind as usize] += file.pages;
         self.dirty_pages += file.dirty_pages;
-        self.ages.add(ages);
+        if file.on.kind.has_ages() {
+            self.ages.add(ages);
+        }
     }
 
     fn bytes(&self, kind: CacheKind) -> u64 {
@@ -97,7 +106,8 @@ impl Sum {
 
     fn row(&self, out: &mut impl Write, observed_ms: u64) -> io::Result<()> {
         let pages = self.pages.iter().sum();
-        row(out, pages, self.dirty_pages, &self.ages, observed_ms)
+        let ages = (&self.ages, observed_ms > 0);
+        row(out, pages, self.dirty_pages, ages)
     }
 }
 
@@ -140,7 +150,7 @@ struct FileRecord<'a> {
     cgroup: &'a Option<Untrusted>,
     resident_bytes: u64,
     dirty_bytes: u64,
-    /// Null, as are the ages, if nothing was observed.
+    /// Null, as are the ages, of shared memory, or if nothing was observed.
     oldest_ms: Option<u64>,
     ages: Option<Vec<BinRecord>>,
     /// Whether the ages are estimated from one block in eight.
@@ -200,7 +210,7 @@ fn bytes_of(bin: &Bin) -> u64 {
 
 impl<'a> FileRecord<'a> {
     fn new(shown: &'a Shown, unix_ms: u64, observed_ms: u64) -> Self {
-        let file = &shown.file;
+        let (file, is_known) = (&shown.file, shown.are_ages_known(observed_ms));
         FileRecord {
             record: "file",
             unix_ms,
@@ -214,8 +224,8 @@ impl<'a> FileRecord<'a> {
             cgroup: &shown.cgroup,
             resident_bytes: file.pages * PAGE_BYTES,
             dirty_bytes: file.dirty_pages * PAGE_BYTES,
-            oldest_ms: (observed_ms > 0).then_some(shown.oldest_ms),
-            ages: (observed_ms > 0).then(|| bins(&shown.ages).collect()),
+            oldest_ms: is_known.then_some(shown.oldest_ms),
+            ages: is_known.then(|| bins(&shown.ages).collect()),
             sampled: shown.is_sampled,
             openers: shown.openers,
             open_by: &shown.open_by,
@@ -251,7 +261,7 @@ fn json(
     output::json_line(out, &record)
 }
 
-/// A bin of a file as CSV. The last one ends at `+Inf`; without an observation there is one without
+/// A bin of a file as CSV. The last one ends at `+Inf`; if ages are not known there is one without
 /// an age.
 #[derive(Serialize)]
 struct Row<'a> {
@@ -268,9 +278,9 @@ fn csv(out: &mut impl Write, shown: &[Shown], observed_ms: u64) -> io::Result<()
     let unix_ms = unix_ms();
     for shown in shown {
         let file = &FileRecord::new(shown, unix_ms, observed_ms);
-        let bins = match observed_ms {
-            0 => vec![(None, file.resident_bytes)],
-            _ => {
+        let bins = match shown.are_ages_known(observed_ms) {
+            false => vec![(None, file.resident_bytes)],
+            true => {
                 let bins = shown.ages.bins().iter();
                 bins.map(|bin| (Some(bin.bound_text()), bytes_of(bin)))
                     .collect()
@@ -302,7 +312,8 @@ fn text(
     writeln!(out, "  FILE")?;
     for shown in shown {
         let file = &shown.file;
-        row(out, file.pages, file.dirty_pages, &shown.ages, observed_ms)?;
+        let ages = (&shown.ages, shown.are_ages_known(observed_ms));
+        row(out, file.pages, file.dirty_pages, ages)?;
         write!(out, "  ")?;
         let label = label(file, shown.path.as_ref(), shown.name.as_ref());
         write!(out, "{}", label.terminal())?;
@@ -329,7 +340,8 @@ fn text(
     }
     writeln!(
         out,
-        "# files {}; tmpfs and shared memory {} (only swap can take it); block devices {}",
+        "# files {}; tmpfs and shared memory {} (only swap can take it; \
+         ages unknown); block devices {}",
         bytes_text(totals.all.bytes(CacheKind::File)),
         bytes_text(totals.all.bytes(CacheKind::Shmem)),
         bytes_text(totals.all.bytes(CacheKind::Device)),
@@ -414,13 +426,12 @@ fn bound(upper_ms: u64) -> String {
     }
 }
 
-/// Writes sizes and ages; the latter are unknown if nothing was observed.
+/// Writes sizes, and ages if they are known.
 fn row(
     out: &mut impl Write,
     pages: u64,
     dirty_pages: u64,
-    ages: &Histogram,
-    observed_ms: u64,
+    (ages, are_known): (&Histogram, bool),
 ) -> io::Result<()> {
     let bytes = |bytes: u64| match bytes {
         0 => "-".to_owned(),
@@ -433,9 +444,9 @@ fn row(
         bytes(dirty_pages * PAGE_BYTES)
     )?;
     for bin in bins(ages) {
-        let age = match observed_ms {
-            0 => "?".to_owned(),
-            _ => bytes(bin.bytes),
+        let age = match are_known {
+            false => "?".to_owned(),
+            true => bytes(bin.bytes),
         };
         write!(out, " {age:>10}")?;
     }

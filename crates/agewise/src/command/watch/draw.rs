@@ -213,6 +213,7 @@ impl Columns {
         };
         let cold = match resident {
             0 => "-".to_owned(),
+            _ if row.ages.is_empty() => "?".to_owned(),
             _ => {
                 let cold = row.older_bytes(view.cold_bin());
                 format!("{}%", u128::from(cold) * 100 / u128::from(resident))

@@ -50,7 +50,7 @@ pub struct Row {
     pub container: Option<Container>,
     /// The process, if its mappings can be opened.
     pub pid: Option<u32>,
-    /// Bytes by age, youngest first.
+    /// Bytes by age, youngest first; empty if not known.
     pub ages: Vec<u64>,
     /// Resident anon memory.
     pub anon_bytes: u64,
@@ -281,7 +281,10 @@ fn row_of_file(file: LargeFile) -> Row {
             false => file.name,
         },
         id: file.cgroup,
-        ages: ages(&file.ages),
+        ages: match file.kind.has_ages() {
+            true => ages(&file.ages),
+            false => Vec::new(),
+        },
         anon_bytes,
         file_bytes,
         dirty_bytes: file.dirty_bytes,
@@ -364,12 +367,39 @@ fn mappings(agent: &Agent, space: &Space) -> Vec<Row> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use agewise_host::pagecache::CacheKind;
+    use agewise_policy::generations::PageType;
 
     fn report(name: &str, is_cgroup: bool, bytes: u64) -> SubjectReport {
         SubjectReport {
             resident_bytes: [bytes, 1],
             ..SubjectReport::new(name.into(), is_cgroup, &[], &[])
         }
+    }
+
+    #[test]
+    fn shared_memory_has_a_size_and_no_ages() {
+        let mut by_age = Histogram::new(&"1s,1m".parse().unwrap());
+        let bytes = 9 * PAGE_BYTES;
+        by_age.add_at_least(PageType::Anon, bytes, 3000, OldestPages::AtLeast);
+        let of = |kind| {
+            row_of_file(LargeFile {
+                name: "a".into(),
+                kind,
+                cgroup: 0,
+                resident_bytes: bytes,
+                dirty_bytes: 0,
+                ages: by_age.clone(),
+                oldest_ms: 3000,
+                is_sampled: false,
+            })
+        };
+        let (file, shared) = (of(CacheKind::File), of(CacheKind::Shmem));
+        assert_eq!(
+            (file.resident_bytes(), shared.resident_bytes()),
+            (bytes, bytes)
+        );
+        assert_eq!((file.ages.len(), shared.ages.len()), (3, 0));
     }
 
     #[test]
