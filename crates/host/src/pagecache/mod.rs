@@ -15,6 +15,7 @@ pub(crate) mod fake;
 mod files;
 mod frames;
 mod gather;
+mod hand;
 pub mod hooks;
 mod largest;
 pub mod layout;
