@@ -4,14 +4,12 @@
 use std::ops::Range;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use agewise_policy::table::PAGES_PER_TABLE;
-
-use super::accessed::Accesses;
 use super::cached::{CachedFile, Cold};
 use super::chunk::{Stalled, chunk_at, past};
 use super::files::FileAges;
 use super::hand::{CacheHand, FileHand};
 use super::names::{Mounts, Place};
+use super::quiet::quiet;
 use super::report::DropReport;
 use super::shown::{CacheKind, Inode, SuperBlock};
 use super::stat::no_cachestat;
@@ -262,35 +260,6 @@ fn limited(runs: &[Range<u64>]) -> DropReport {
 fn bytes_of(runs: &[Range<u64>]) -> u64 {
     let pages = runs.iter().map(|run| run.end - run.start);
     pages.sum::<u64>() * PAGE_BYTES
-}
-
-/// The parts of `pages` that were not accessed, for all that is known. Others are counted in the
-/// report.
-fn quiet(
-    accesses: &Accesses,
-    file: &CachedFile,
-    pages: &Range<u64>,
-    report: &mut DropReport,
-) -> Vec<Range<u64>> {
-    let table = PAGES_PER_TABLE as u64;
-    let mut parts: Vec<Range<u64>> = Vec::new();
-    if accesses.lacks_many() {
-        report.young_bytes += (pages.end - pages.start) * PAGE_BYTES;
-        return parts;
-    }
-    for page in pages.clone() {
-        let block = file.inode.block(page / table);
-        let set = accesses.blocks.get(&block);
-        if set.is_some_and(|set| set.contains((page % table) as usize)) {
-            report.young_bytes += PAGE_BYTES;
-            continue;
-        }
-        match parts.last_mut() {
-            Some(last) if last.end == page => last.end += 1,
-            _ => parts.push(page..page + 1),
-        }
-    }
-    parts
 }
 
 #[cfg(test)]

@@ -22,6 +22,7 @@ pub mod layout;
 mod names;
 mod price;
 mod progress;
+mod quiet;
 mod readers;
 mod report;
 mod sampled;
