@@ -268,10 +268,11 @@ fn a_file_can_be_as_old_as_the_observation() {
 }
 
 /// The possible outcomes for bytes that were asked for.
-const WHAT_BECAME: [&str; 8] = [
+const WHAT_BECAME: [&str; 9] = [
     "left",
     "rehearsed",
     "young",
+    "unknown",
     "dirty",
     "stayed",
     "vanished",

@@ -80,3 +80,16 @@ fn what_is_cut_to_pages_or_used_again_is_not_all_there_was() {
     assert!(found_all(9 * PAGE_BYTES, 0, bytes_max));
     assert!(found_all(0, 0, PAGE_BYTES));
 }
+
+#[test]
+fn what_may_have_been_used_was_not_tried_but_found() {
+    let mut done = Done::default();
+    done.count_dropped(&DropReport {
+        asked_bytes: 10 << 20,
+        left_bytes: 4 << 20,
+        unknown_bytes: 6 << 20,
+        ..DropReport::default()
+    });
+    assert_eq!((done.tried_bytes, done.young_again_bytes), (4 << 20, 0));
+    assert!(!done.found_all(10 << 20));
+}

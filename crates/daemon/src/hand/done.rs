@@ -75,7 +75,13 @@ impl Done {
     }
 
     pub(super) fn count_dropped(&mut self, report: &DropReport) {
-        let untried_bytes = report.young_bytes + report.vanished_bytes + report.limited_bytes;
+        let untried = [
+            report.young_bytes,
+            report.unknown_bytes,
+            report.vanished_bytes,
+            report.limited_bytes,
+        ];
+        let untried_bytes = untried.iter().sum();
         self.tried_bytes += report.asked_bytes.saturating_sub(untried_bytes);
         self.young_again_bytes += report.young_bytes;
         self.rehearsed_bytes += report.rehearsed_bytes;
@@ -103,7 +109,9 @@ impl Done {
 
     /// Whether there was nothing more to find within `bytes_max`: not even a page.
     pub fn found_all(&self, bytes_max: u64) -> bool {
-        let found_bytes = self.tried_bytes.saturating_add(self.young_again_bytes);
+        let unknown_bytes = self.dropped.map_or(0, |report| report.unknown_bytes);
+        let left_alone_bytes = self.young_again_bytes.saturating_add(unknown_bytes);
+        let found_bytes = self.tried_bytes.saturating_add(left_alone_bytes);
         !self.is_limited && found_bytes.saturating_add(kernel_page_bytes()) <= bytes_max
     }
 

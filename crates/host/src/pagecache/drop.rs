@@ -1,25 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Drops cold file pages: exact ranges, through a read-only descriptor.
+//! Drops cold file pages: exact ranges, file by file.
 
-use std::fs::File;
-use std::io;
-use std::num::NonZeroU64;
 use std::ops::Range;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
-use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
-use agewise_policy::table::PAGES_PER_TABLE;
-use rustix::fs::{Advice, fadvise};
-
-use super::accessed::Accesses;
 use super::cached::{CachedFile, Cold};
 use super::chunk::{Stalled, chunk_at, past};
 use super::files::FileAges;
+use super::hand::{CacheHand, FileHand};
 use super::names::{Mounts, Place};
+use super::quiet::quiet;
 use super::report::DropReport;
 use super::shown::{CacheKind, Inode, SuperBlock};
-use super::stat::{cachestat, no_cachestat};
+use super::stat::no_cachestat;
 use crate::access::{AccessError, PAGE_BYTES};
 use crate::mover::{Clock, SystemClock, TokenBucket};
 
@@ -36,57 +29,6 @@ pub struct DropLimits {
     pub far: bool,
     /// Most files tried, the largest first: finding and opening each takes about 20 us.
     pub files_max: usize,
-}
-
-/// Operations on the pages of a file.
-pub trait CacheHand {
-    /// Counts the cached pages, and those of them that are dirty or under writeback.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    fn stat(&self, pages: &Range<u64>) -> io::Result<(u64, u64)>;
-
-    /// Drops clean pages that nobody maps.
-    ///
-    /// # Errors
-    /// The error of the system call.
-    fn drop(&self, pages: &Range<u64>) -> io::Result<()>;
-}
-
-/// A file opened for reading, for `cachestat` and `posix_fadvise`.
-struct FileHand(File);
-
-impl FileHand {
-    /// Opens exactly the file that was seen: a regular file with its inode number.
-    fn open(number: u64, place: &Place) -> io::Result<Self> {
-        // Nothing is read through it, so no access time changes.
-        let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
-        let open = |path: &Path| File::options().read(true).custom_flags(flags).open(path);
-        let opened = open(&place.path)?;
-        let found = opened.metadata()?;
-        let same = found.ino() == number && found.dev() == place.device;
-        match found.is_file() && same {
-            true => Ok(FileHand(opened)),
-            false => Err(io::ErrorKind::NotFound.into()),
-        }
-    }
-}
-
-impl CacheHand for FileHand {
-    fn stat(&self, pages: &Range<u64>) -> io::Result<(u64, u64)> {
-        let stat = cachestat(&self.0, pages.clone())?;
-        Ok((stat.pages, stat.dirty_pages + stat.writeback_pages))
-    }
-
-    fn drop(&self, pages: &Range<u64>) -> io::Result<()> {
-        let bytes = NonZeroU64::new((pages.end - pages.start) * PAGE_BYTES);
-        Ok(fadvise(
-            &self.0,
-            pages.start * PAGE_BYTES,
-            bytes,
-            Advice::DontNeed,
-        )?)
-    }
 }
 
 /// Called with each file that was tried, where it was found, and the outcome.
@@ -320,40 +262,12 @@ fn bytes_of(runs: &[Range<u64>]) -> u64 {
     pages.sum::<u64>() * PAGE_BYTES
 }
 
-/// The parts of `pages` that were not accessed, for all that is known. Others are counted in the
-/// report.
-fn quiet(
-    accesses: &Accesses,
-    file: &CachedFile,
-    pages: &Range<u64>,
-    report: &mut DropReport,
-) -> Vec<Range<u64>> {
-    let table = PAGES_PER_TABLE as u64;
-    let mut parts: Vec<Range<u64>> = Vec::new();
-    if accesses.lacks_many() {
-        report.young_bytes += (pages.end - pages.start) * PAGE_BYTES;
-        return parts;
-    }
-    for page in pages.clone() {
-        let block = file.inode.block(page / table);
-        let set = accesses.blocks.get(&block);
-        if set.is_some_and(|set| set.contains((page % table) as usize)) {
-            report.young_bytes += PAGE_BYTES;
-            continue;
-        }
-        match parts.last_mut() {
-            Some(last) if last.end == page => last.end += 1,
-            _ => parts.push(page..page + 1),
-        }
-    }
-    parts
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::cell::RefCell;
     use std::collections::BTreeMap;
+    use std::io;
 
     use proptest::prelude::*;
 

@@ -14,6 +14,8 @@ pub struct DropReport {
     pub rehearsed_bytes: u64,
     /// Accessed since planning.
     pub young_bytes: u64,
+    /// Perhaps accessed since planning: accesses were lost.
+    pub unknown_bytes: u64,
     /// Dirty or under writeback; never touched.
     pub dirty_bytes: u64,
     /// Stayed although asked to leave: mapped by a process, locked, or part of a large folio in
@@ -50,6 +52,7 @@ impl DropReport {
             (&mut self.left_bytes, other.left_bytes),
             (&mut self.rehearsed_bytes, other.rehearsed_bytes),
             (&mut self.young_bytes, other.young_bytes),
+            (&mut self.unknown_bytes, other.unknown_bytes),
             (&mut self.dirty_bytes, other.dirty_bytes),
             (&mut self.stayed_bytes, other.stayed_bytes),
             (&mut self.vanished_bytes, other.vanished_bytes),
@@ -77,6 +80,7 @@ mod tests {
             vanished_bytes: 7,
             unreachable_bytes: 8,
             limited_bytes: 9,
+            unknown_bytes: 10,
         };
         let mut sum = DropReport::default();
         sum.add(&one);

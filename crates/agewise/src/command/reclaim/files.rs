@@ -39,7 +39,8 @@ struct Dropped<'a> {
 
 /// The columns of CSV: the fields of JSON.
 const COLUMNS: &str = "record,path,inode,resident_bytes,asked_bytes,left_bytes,rehearsed_bytes,\
-    young_bytes,dirty_bytes,stayed_bytes,vanished_bytes,unreachable_bytes,limited_bytes,dry_run";
+    young_bytes,unknown_bytes,dirty_bytes,stayed_bytes,vanished_bytes,unreachable_bytes,\
+    limited_bytes,dry_run";
 
 /// Runs the command with `--files`.
 ///
@@ -200,9 +201,13 @@ fn text(
 }
 
 /// What was not dropped although it was tried, and why.
-pub fn kept(report: &DropReport) -> [(u64, &'static str); 4] {
+pub fn kept(report: &DropReport) -> [(u64, &'static str); 5] {
     [
         (report.young_bytes, "accessed since they were looked at"),
+        (
+            report.unknown_bytes,
+            "accesses were lost since they were looked at, so whether they were used is not known",
+        ),
         (report.dirty_bytes, "dirty or being written"),
         (
             report.stayed_bytes,
