@@ -187,7 +187,8 @@ impl Mounts {
     /// If a directory is on an overlay, the mount options that name its layers: the files seen
     /// there are cached as files of those.
     pub fn layers(&self, dir: &Path) -> Option<&Untrusted> {
-        self.at(dir)?.layers.as_ref()
+        // The first table is that of this process.
+        self.0.first()?.at(dir)?.layers.as_ref()
     }
 
     /// Whether a path below the root of a file system is visible below a directory.
@@ -400,7 +401,7 @@ mod tests {
 
     #[test]
     fn an_overlay_names_its_layers() {
-        let mounts = Mounts::parse(
+        let mounts = parse(
             b"22 1 254:0 / / rw - ext4 /dev/vda rw,lowerdir=/no\n\
               30 22 0:50 / /mnt/all rw,relatime shared:5 - overlay overlay \
               rw,lowerdir=/a\\040b:/c,upperdir=/up,workdir=/work,uuid=on\n",
