@@ -430,11 +430,9 @@ fn a_move_goes_in_slices_and_late_ones_take_more() {
 #[test]
 fn it_catches_up_in_larger_slices_and_steps_back() {
     let mut world = Model::new(25_000, 25_000);
-    world.grows_pages_per_ms = 20;
-    let mut pacer = Pacer::new(&spec("budget:100M"), false);
-    world.run(&mut pacer, 200, 0);
     world.grows_pages_per_ms = 100;
-    world.run(&mut pacer, 200, 0);
+    let mut pacer = Pacer::new(&spec("budget:100M"), false);
+    world.run(&mut pacer, 400, 0);
     let is_behind = |entry: &&(u64, Decision)| {
         matches!(entry.1.reason, Reason::OverBudget { behind: true, .. })
     };
@@ -456,8 +454,13 @@ fn it_catches_up_in_larger_slices_and_steps_back() {
     let from = world.slices.len();
     world.run(&mut pacer, 1_000, 0);
     let since = &world.slices[from..];
-    let is_small = |pages: &u64| *pages <= slice_pages(SLICE_MAX_US);
-    assert!(!since.is_empty() && since.iter().all(is_small), "{since:?}");
+    assert!(
+        !since.is_empty()
+            && since
+                .iter()
+                .all(|pages| *pages <= slice_pages(SLICE_MAX_US)),
+        "{since:?}"
+    );
 }
 
 /// If nothing is idle, it neither spins nor scans without end.

@@ -101,9 +101,8 @@ pub const SLICE_PAGES: u64 = 8;
 pub const MOVE_MAX_US: u64 = 16_000;
 
 /// Maximum duration while memory grows faster than it is moved: the kernel's own reclaim would be
-/// more expensive. It is as long as the shortest step, because a move that takes longer than its
-/// step needs as much more headroom.
-pub const MOVE_BEHIND_US: u64 = 2_000;
+/// more expensive.
+pub const MOVE_BEHIND_US: u64 = 4_000;
 
 /// A late slice also takes what was due in the meantime, up to this many slices.
 pub const LATE_SLICES_MAX: u64 = 4;

@@ -3,7 +3,7 @@
 //! milliseconds, so that programs rarely enter direct reclaim.
 //!
 //! The headroom below B follows the growth of memory: enough for one and a half steps at the
-//! fastest recent growth; at least `headroom` of B and 1 MiB (1 % if B is small), at most an
+//! fastest recent growth; at least `headroom` of B and 1 MiB (1.5 % if B is small), at most an
 //! eighth. The order (`by`) decides what goes first (without a record of single pages, their age),
 //! in runs. If memory grows faster than it is moved and reaches the limit anyway, the reason says
 //! `behind`.
@@ -18,14 +18,11 @@ use crate::workingset::Intervals;
 /// Minimum headroom: kernels charge memory in advance, up to 64 pages per CPU.
 const HEADROOM_MIN_BYTES: f64 = 1024.0 * 1024.0;
 /// Unless that is more than this share of the budget.
-const HEADROOM_MIN_SHARE: f64 = 0.01;
+const HEADROOM_MIN_SHARE: f64 = 0.015;
 /// The headroom is at most this part of the budget.
 const HEADROOM_MAX_PART: f64 = 8.0;
 /// Recent growth is forgotten by half in this time, in ms.
-const HALF_LIFE_MS: f64 = 100.0;
-/// Growth is measured over at least this time, in ms. In a single step of 2 ms, chance and times in
-/// whole ms would look like twice the growth.
-const GROWTH_MS: u64 = 8;
+const HALF_LIFE_MS: f64 = 500.0;
 /// If there is room to spare, the policy sleeps longer than a step, at most this long, in ms.
 const SLEEP_MAX_MS: u64 = 250;
 /// Reclaim by the kernel hides growth of memory: each time the kernel had to reclaim, growth is
@@ -71,7 +68,6 @@ struct Budget {
     order: Order,
     measures: bool,
     before: Option<Before>,
-    measuring: Option<Measuring>,
     /// Fastest recent growth, in bytes per ms.
     growth: f64,
 }
@@ -79,16 +75,8 @@ struct Budget {
 #[derive(Clone, Copy, Debug)]
 struct Before {
     time_ms: u64,
-    moved: bool,
-}
-
-/// A measurement of growth under way.
-#[derive(Clone, Copy, Debug)]
-struct Measuring {
-    since_ms: u64,
     charged_bytes: u64,
-    /// Left since then.
-    left_bytes: u64,
+    moved: bool,
 }
 
 fn build(arguments: &mut Arguments<'_>) -> Built {
@@ -101,7 +89,6 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
         order: arguments.one_of("by", Order::NAMES, BY)?,
         measures: arguments.switch("measure", true)?,
         before: None,
-        measuring: None,
         growth: 0.0,
     };
     let guard = GuardParams {
@@ -140,28 +127,19 @@ impl Budget {
     }
 
     fn follow_growth(&mut self, facts: &Facts<'_>, charged_bytes: u64) {
-        let anew = Measuring {
-            since_ms: facts.time_ms,
-            charged_bytes,
-            left_bytes: 0,
-        };
-        let Some(measuring) = &mut self.measuring else {
-            self.measuring = Some(anew);
-            return;
-        };
-        for left_bytes in facts.outcome.iter().flat_map(|o| o.left_bytes) {
-            measuring.left_bytes = measuring.left_bytes.saturating_add(left_bytes);
-        }
-        let passed_ms = facts.time_ms - measuring.since_ms;
-        if passed_ms < GROWTH_MS {
+        let Some(before) = self.before else { return };
+        let passed_ms = facts.time_ms - before.time_ms;
+        if passed_ms == 0 {
             return;
         }
+        let left = facts
+            .outcome
+            .map_or(0, |o| o.left_bytes[0].saturating_add(o.left_bytes[1]));
         let grown = charged_bytes
-            .saturating_add(measuring.left_bytes)
-            .saturating_sub(measuring.charged_bytes);
+            .saturating_add(left)
+            .saturating_sub(before.charged_bytes);
         let kept = self.growth * 0.5f64.powf(passed_ms as f64 / HALF_LIFE_MS);
         self.growth = kept.max(grown as f64 / passed_ms as f64);
-        self.measuring = Some(anew);
     }
 }
 
@@ -190,6 +168,7 @@ impl Policy for Budget {
         }
         let mut next = Before {
             time_ms: now_ms,
+            charged_bytes,
             moved: false,
         };
         let bytes_max = charged_bytes.saturating_sub(aim);
