@@ -178,9 +178,14 @@ impl Mounts {
     /// Whether anything of a file system can be below a directory.
     pub fn reaches(&self, device: u32, under: &Path) -> bool {
         self.0.iter().any(|table| {
-            let of = table.mounts.iter().filter(|mount| mount.device == device);
-            of.map(|mount| table.reach(&mount.at))
-                .any(|at| at.starts_with(under) || under.starts_with(at))
+            let mut of = table.mounts.iter().filter(|mount| mount.device == device);
+            match under.strip_prefix(&table.reached_at) {
+                Ok(below) => {
+                    let under = Path::new("/").join(below);
+                    of.any(|mount| mount.at.starts_with(&under) || under.starts_with(&mount.at))
+                }
+                Err(_) => table.reached_at.starts_with(under) && of.next().is_some(),
+            }
         })
     }
 
@@ -449,5 +454,6 @@ mod tests {
         assert_eq!(seen(vda, "/mnt/x"), None, "covered there");
         assert!(mounts.reaches(loop3, Path::new("/proc/1/root/mnt/y")));
         assert!(!mounts.reaches(loop3, Path::new("/mnt")));
+        assert!(mounts.reaches(loop3, Path::new("/proc")));
     }
 }
