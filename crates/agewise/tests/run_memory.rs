@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use agewise_host::memory::MemInfo;
 use agewise_host::root::ProcRoot;
-use agewise_host::swap::ZramDevice;
+use agewise_host::swap::{self, ZramDevice};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::need::{memcg, zram};
@@ -175,6 +175,34 @@ fn a_limit_that_somebody_else_changed_is_noted() {
     device.remove().expect("remove zram");
 }
 
+/// What was killed left swap empty again: the note says how little there was.
+#[test]
+fn a_kill_with_little_swap_names_it() {
+    let _one = one();
+    const TEST: &str = "a_kill_with_little_swap_names_it";
+    let Some(device) = swap_of(TEST, 16 * MIB) else {
+        return;
+    };
+    let free = swap::free_bytes(&ProcRoot::default()).unwrap();
+    if free > 16 * MIB {
+        println!("SKIPPED {TEST}: there is other swap");
+    } else {
+        // 34 MiB for two seconds, then more than fits below the limit and into swap.
+        let hold = "head -c 80M /dev/zero | tail -c 34M | sleep 5";
+        let script = format!("{hold} & sleep 2; {hold}; wait");
+        let output = run(&["--memory", "24M", "--", "sh", "-c", &script]);
+        let said = String::from_utf8_lossy(&output.stderr);
+        let note = said.split("(least free swap seen: ").nth(1);
+        let free = note.and_then(|rest| rest.split_once(' '));
+        let (mib, rest) = free.unwrap_or_else(|| panic!("{said}"));
+        assert!(
+            mib.parse::<f64>().is_ok_and(|mib| mib < 10.0) || rest.starts_with("KiB"),
+            "{said}"
+        );
+    }
+    device.remove().expect("remove zram");
+}
+
 #[test]
 fn a_rehearsal_limits_nothing() {
     let _one = one();
@@ -230,7 +258,7 @@ fn a_rehearsal_announces_no_more_than_swap_takes() {
     let Some(device) = swap_of(TEST, 40 * MIB) else {
         return;
     };
-    let free = agewise_host::swap::free_bytes(&ProcRoot::default()).unwrap();
+    let free = swap::free_bytes(&ProcRoot::default()).unwrap();
     if free > 40 * MIB {
         println!("SKIPPED {TEST}: there is other swap");
     } else {

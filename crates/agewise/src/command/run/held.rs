@@ -10,7 +10,8 @@ use agewise_daemon::world::World;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::{Limits, OwnCgroup};
 use agewise_host::process::Process;
-use agewise_host::root::Roots;
+use agewise_host::root::{ProcRoot, Roots};
+use agewise_host::swap;
 use agewise_policy::proactive::{Backend, Spec};
 use anyhow::{Context, ensure};
 
@@ -30,6 +31,8 @@ pub struct Held {
     spec: Spec,
     backend: Backend,
     files: bool,
+    /// The least free swap at any look, bytes.
+    least_free_swap_bytes: Option<u64>,
     sum: Report,
 }
 
@@ -73,6 +76,7 @@ impl Held {
             spec,
             backend,
             files,
+            least_free_swap_bytes: None,
             sum: Report::default(),
         })
     }
@@ -128,6 +132,10 @@ impl Way for Held {
         let reports = self.ahead.take_reports();
         self.add(reports, notes);
         self.check_limit(notes);
+        // Noted at each look, since a kill empties swap.
+        let free = swap::free_bytes(&ProcRoot::default()).ok();
+        let seen = [self.least_free_swap_bytes, free];
+        self.least_free_swap_bytes = seen.into_iter().flatten().min();
     }
 
     fn done(&self) -> Done {
@@ -160,9 +168,12 @@ impl Way for Held {
         summary.limit_hits = own.cgroup().limit_hits().ok().flatten();
         summary.oom_kills = own.cgroup().oom_kills().ok().flatten();
         if let Some(killed @ 1..) = summary.oom_kills {
+            let free = self.least_free_swap_bytes.map_or(String::new(), |bytes| {
+                format!(" (least free swap seen: {})", bytes_text(bytes))
+            });
             notes.add(format!(
                 "the kernel killed processes of the command ({killed}): it found nothing to \
-                 reclaim below the limit; give more memory"
+                 reclaim below the limit{free}; give more memory or swap"
             ));
         }
         summary.major_faults = own.cgroup().stat().ok().map(|stat| stat.major_faults);
