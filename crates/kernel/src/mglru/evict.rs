@@ -364,29 +364,37 @@ pub(super) fn out_of_generations(lru: &Lru, lruvec: LruvecId, swappiness: u32) -
 
 #[cfg(test)]
 mod tests {
+    use super::super::ablation::Ablation;
+    use super::super::insert::add_folio;
     use super::super::{Profile, Settings};
     use super::*;
     use crate::cgroups::LruConfig;
+    use crate::folio::FolioList;
     use crate::ids::MemcgId;
     use crate::lru::Mode;
     use crate::reclaim::Reclaimer;
 
+    /// A machine of three frames.
+    fn machine(profile: &str) -> Lru {
+        Lru::new(LruConfig {
+            frames: 3,
+            nodes: 1,
+            cpus: 1,
+            mode: Mode::MultiGen,
+            now_ns: 0,
+            seed: 7,
+            mglru: Settings {
+                profile: *Profile::by_name(profile).expect("known profile"),
+                ..Settings::default()
+            },
+            classic: crate::classic::Settings::default(),
+        })
+    }
+
     #[test]
     fn older_anon_generations_and_no_io_decide_the_type_before_6_14_only() {
         let chosen = |profile: &str, min_seq: [u64; 2], refaults: u64, io_allowed| {
-            let mut lru = Lru::new(LruConfig {
-                frames: 1,
-                nodes: 1,
-                cpus: 1,
-                mode: Mode::MultiGen,
-                now_ns: 0,
-                seed: 7,
-                mglru: Settings {
-                    profile: *Profile::by_name(profile).expect("known profile"),
-                    ..Settings::default()
-                },
-                classic: crate::classic::Settings::default(),
-            });
+            let mut lru = machine(profile);
             let state = &mut lru.lruvecs[0].mglru;
             state.min_seq = min_seq;
             for slot in &mut state.control.current {
@@ -408,6 +416,62 @@ mod tests {
             // File pages come back, anon pages do not.
             assert_eq!(chosen(profile, [1, 1], 10_000, true), anon, "{profile}");
             assert_eq!(chosen(profile, [1, 1], 10_000, false), no_io, "{profile}");
+        }
+    }
+
+    /// The pages of a file that a scan of the oldest generation moves to the next, in the order in
+    /// which they are there, oldest first. Each was read `reads` times, and pages of tier 2 come
+    /// back after each eviction.
+    fn protected(profile: &str, without: Ablation, reads: usize) -> Vec<u32> {
+        let mut lru = machine(profile);
+        lru.mglru.ablation = without;
+        let profile = lru.mglru.profile;
+        let (folios, lruvec) = (&mut lru.folios, &mut lru.lruvecs[0]);
+        for pfn in (0..3).map(Pfn) {
+            folios.start(pfn, FolioType::File, 2, 0, LruvecId(0));
+            // At the tail of the oldest generation.
+            add_folio(folios, lruvec, &profile, pfn, true);
+            for _ in 0..reads {
+                profile.mark_accessed(&mut folios[pfn]);
+            }
+        }
+        for slot in &mut lruvec.mglru.control.current {
+            let file = &mut slot[FolioType::File.index()];
+            (file.evicted[2], file.refaulted[2]) = (1000, 1000);
+        }
+        let mut sc = ScanControl::new(Reclaimer::Direct, MemcgId::ROOT, 32);
+        let choice = Choice {
+            folio_type: FolioType::File,
+            threshold: None,
+        };
+        scan(&mut lru, LruvecId(0), &mut sc, choice, 64, &mut Vec::new());
+        let state = &lru.lruvecs[0].mglru;
+        let next = state.slot(state.min_seq[FolioType::File.index()] + 1);
+        let list = &state.lists[next as usize][FolioType::File.index()][2];
+        let first = Some(list.tail()).filter(|pfn| pfn.is_some());
+        let newer = |pfn: &Pfn| Some(FolioList::newer(&lru.folios, *pfn)).filter(|p| p.is_some());
+        std::iter::successors(first, newer)
+            .map(|pfn| pfn.0)
+            .collect()
+    }
+
+    /// `sort_folio` moves them to the old end of the next generation up to 6.12, and to its young
+    /// end since 6.14.
+    #[test]
+    fn what_comes_back_is_protected_at_the_end_that_the_kernel_chooses() {
+        // The scan starts with the last one.
+        let (old_end, young_end) = ([0, 1, 2], [2, 1, 0]);
+        for (profile, order) in [
+            ("v6", old_end),
+            ("6.12", old_end),
+            ("6.14", young_end),
+            ("7.2", young_end),
+        ] {
+            assert_eq!(protected(profile, Ablation::NONE, 3), order, "{profile}");
+            let read_once = protected(profile, Ablation::NONE, 1);
+            assert_eq!(read_once, [], "{profile}: tier 0");
+            let unprotected = protected(profile, Part::Protection.into(), 3);
+            assert_eq!(unprotected, [], "{profile}: without protection");
         }
     }
 }

@@ -91,6 +91,23 @@ fn min_is_never_reclaimed_and_low_only_at_need() {
     }
 }
 
+/// The kernels count a visit below `memory.low`; the patches of 2022 leave the cgroup to a second
+/// pass.
+#[test]
+fn cgroups_are_visited_in_the_order_of_the_profile() {
+    for (profile, events) in [("v6", 0), ("6.12", 1), ("6.14", 1), ("7.2", 1)] {
+        let mut machine = machine(profile, None);
+        machine.world.protection = Protection {
+            min_pages: 0,
+            low_pages: 5000,
+            usage_pages: 4002,
+        };
+        reclaim(&mut machine, 32);
+        let low_events = machine.lru.memcgs[machine.memcg.index()].low_events;
+        assert_eq!(low_events.min(1), events, "{profile}: {low_events}");
+    }
+}
+
 #[test]
 fn a_large_request_starts_at_a_lower_priority() {
     let mut machine = machine("7.2", None);
