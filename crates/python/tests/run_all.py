@@ -1,0 +1,16 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the tests of the installed package, or those that are named (`test_sweeps.Sweeps`).
+
+Run by scripts/test-wheel, which names the command in AGEWISE and the pages in EXAMPLES.
+"""
+
+import os
+import signal
+import sys
+import unittest
+
+# A shell that runs this in the background lets it ignore Ctrl-C, and the tests of that would wait
+# for ever.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+named = sys.argv[1:] or ["discover", "-s", os.path.dirname(os.path.abspath(__file__))]
+unittest.main(module=None, argv=[sys.argv[0], *named])

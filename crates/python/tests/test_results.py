@@ -1,0 +1,61 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Results as frames, Arrow tables and plots."""
+
+import sys
+import unittest
+import unittest.mock
+from importlib import import_module
+from importlib.util import find_spec
+
+from agewise import lab
+from support import Case, in_a_table
+
+
+class Results(Case):
+    def test_results_show_what_they_are(self) -> None:
+        results = lab.curve(self.trace, "lru", points=2)
+        self.assertEqual(list(results), results.rows())
+        self.assertIn(f"{len(results)} rows", repr(results))
+
+    def test_frames_need_polars_or_pandas(self) -> None:
+        results = lab.run("kv", ["classic"], seeds=1)
+        without = {"polars": None, "pandas": None}
+        with unittest.mock.patch.dict(sys.modules, without):
+            with self.assertRaisesRegex(ImportError, "pip install polars"):
+                results.frame()
+
+    @unittest.skipUnless(find_spec("polars"), "polars is not installed")
+    def test_frames_hold_the_rows(self) -> None:
+        results = lab.run("kv", ["classic"], seeds=1)
+        self.assertEqual(results.frame().to_dicts(), in_a_table(results.rows()))
+        curves = lab.curve(self.trace, ["lru"], points=3)
+        self.assertEqual(curves.frame().to_dicts(), in_a_table(curves.rows()))
+
+    @unittest.skipUnless(find_spec("pyarrow"), "pyarrow is not installed")
+    def test_results_are_tables_of_arrow(self) -> None:
+        pyarrow = import_module("pyarrow")
+        results = lab.run("kv", ["classic"], seeds=1)
+        table = pyarrow.table(results)
+        self.assertEqual(table.to_pylist(), in_a_table(results.rows()))
+        kinds = {field.name: str(field.type) for field in table.schema}
+        some = [kinds[name] for name in ("policy", "n", "mean")]
+        self.assertEqual(some, ["string", "int64", "double"])
+        # Again: a stream can be read once, results more than once.
+        self.assertEqual(len(pyarrow.table(results)), len(results))
+
+    def test_plots_need_altair_or_matplotlib(self) -> None:
+        results = lab.curve(self.trace, ["lru"], points=3)
+        self.assertEqual(len(results), 3)
+        without = {"altair": None, "matplotlib": None}
+        with unittest.mock.patch.dict(sys.modules, without):
+            with self.assertRaisesRegex(ImportError, "pip install altair"):
+                results.plot()
+        with self.assertRaisesRegex(ValueError, "no measure 'faults'"):
+            lab.run("kv", ["classic"], seeds=1).plot("faults")
+
+    @unittest.skipUnless(find_spec("altair"), "altair is not installed")
+    def test_plots_are_drawn(self) -> None:
+        curve = lab.curve(self.trace, ["lru", "opt"], points=3).plot().to_dict()
+        self.assertEqual(len(curve["data"]["values"]), 6)
+        bars = lab.run("kv", ["classic", "lru"], seeds=2).plot().to_dict()
+        self.assertEqual(len(bars["layer"]), 2)
