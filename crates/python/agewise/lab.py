@@ -84,9 +84,10 @@ class Results:
     def plot(self, measure: str = "major_faults") -> Any:
         """An altair chart, or matplotlib axes if altair is not installed.
 
-        For curves, the miss ratio by size, one line per policy. For runs, the mean of a measure
-        with its 95 % interval, or its range where seeds are orders, one bar per policy. Raises
-        ImportError if neither is installed, ValueError for an unknown measure.
+        For curves, the miss ratio by size, one line per policy, with the 95 % interval if it was
+        estimated from samples. For runs, the mean of a measure with its 95 % interval, or its
+        range where seeds are orders, one bar per policy that has the measure. Raises ImportError
+        if neither is installed, ValueError for an unknown measure.
         """
         rows = self.rows()
         is_curve = bool(rows) and "miss_ratio" in rows[0]
@@ -95,6 +96,8 @@ class Results:
             rows = [row for row in rows if row["measure"] == measure]
             if not rows:
                 raise ValueError(f"there is no measure {measure!r}; there are {sorted(known)}")
+        # A yardstick has few measures, and nothing was missed in a trace without accesses.
+        rows = [row for row in rows if row["miss_ratio" if is_curve else "mean"] is not None]
         try:
             import altair
         except ImportError:
@@ -120,22 +123,32 @@ def _ends(row: dict[str, Any]) -> tuple[float, float]:
     return (row["min"], row["max"]) if half is None else (row["mean"] - half, row["mean"] + half)
 
 
+def _ends_of_point(row: dict[str, Any]) -> tuple[float, float]:
+    """The 95 % interval of an estimated miss ratio; counted ones have none."""
+    ratio, half = row["miss_ratio"], row["miss_ratio_error"]
+    return max(0.0, ratio - half), min(1.0, ratio + half)
+
+
 def _chart(altair: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool) -> Any:
     # Altair accepts dictionaries, so no frame is needed.
-    if is_curve:
-        shown = ["policy", "size_pages", "miss_ratio"]
-        values = [{key: row[key] for key in shown} for row in rows]
-        chart = altair.Chart(altair.Data(values=values)).mark_line(point=True)
-        return chart.encode(
-            x=altair.X("size_pages:Q", title="pages").scale(type="log"),
-            y=altair.Y("miss_ratio:Q", title="miss ratio"),
-            color=altair.Color("policy:N", sort=None),
-        )
     values = []
     for row in rows:
-        low, high = _ends(row)
-        values.append({"policy": row["policy"], "mean": row["mean"], "low": low, "high": high})
-    base = altair.Chart(altair.Data(values=values)).encode(y=altair.Y("policy:N", sort=None))
+        low, high = _ends_of_point(row) if is_curve else _ends(row)
+        shown = ["policy", "size_pages", "miss_ratio"] if is_curve else ["policy", "mean"]
+        values.append({**{key: row[key] for key in shown}, "low": low, "high": high})
+    base = altair.Chart(altair.Data(values=values))
+    if is_curve:
+        title = "miss ratio"
+        base = base.encode(
+            x=altair.X("size_pages:Q", title="pages").scale(type="log"),
+            color=altair.Color("policy:N", sort=None),
+        )
+        lines = base.mark_line(point=True).encode(y=altair.Y("miss_ratio:Q", title=title))
+        if not any(row["miss_ratio_error"] for row in rows):
+            return lines
+        between = altair.Y("low:Q", title=title)
+        return base.mark_area(opacity=0.2).encode(y=between, y2="high:Q") + lines
+    base = base.encode(y=altair.Y("policy:N", sort=None))
     bars = base.mark_bar().encode(x=altair.X("mean:Q", title=measure))
     return bars + base.mark_rule().encode(x="low:Q", x2="high:Q")
 
@@ -147,6 +160,8 @@ def _axes(pyplot: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool)
             line = [row for row in rows if row["policy"] == policy]
             sizes = [row["size_pages"] for row in line]
             axes.plot(sizes, [row["miss_ratio"] for row in line], marker=".", label=policy)
+            if any(row["miss_ratio_error"] for row in line):
+                axes.fill_between(sizes, *zip(*map(_ends_of_point, line)), alpha=0.2)
         axes.set(xscale="log", xlabel="pages", ylabel="miss ratio")
         axes.legend()
     else:

@@ -59,3 +59,31 @@ class Results(Case):
         self.assertEqual(len(curve["data"]["values"]), 6)
         bars = lab.run("kv", ["classic", "lru"], seeds=2).plot().to_dict()
         self.assertEqual(len(bars["layer"]), 2)
+        self.assertEqual(bars["layer"][0]["encoding"]["y"]["field"], "policy")
+        self.assertNotIn("layer", curve)
+        sampled = lab.curve(self.trace, ["lru", "opt"], points=3, sampling=(0.2, 4))
+        drawn = sampled.plot().to_dict()
+        self.assertEqual([layer["mark"]["type"] for layer in drawn["layer"]], ["area", "line"])
+        for row, point in zip(sampled, drawn["data"]["values"]):
+            half = row["miss_ratio_error"]
+            self.assertGreater(half, 0.0)
+            self.assertEqual(point["low"], max(0.0, row["miss_ratio"] - half))
+            self.assertEqual(point["high"], min(1.0, row["miss_ratio"] + half))
+        # A yardstick has no value of this measure.
+        few = lab.run("kv", ["classic", "lru"], seeds=2).plot("scanned").to_dict()
+        self.assertEqual([bar["policy"] for bar in few["data"]["values"]], ["classic"])
+
+    @unittest.skipUnless(find_spec("matplotlib"), "matplotlib is not installed")
+    def test_plots_of_matplotlib_are_drawn(self) -> None:
+        import_module("matplotlib").use("agg")
+        with unittest.mock.patch.dict(sys.modules, {"altair": None}):
+            exact = lab.curve(self.trace, ["lru", "opt"], points=3).plot()
+            self.assertEqual((len(exact.lines), len(exact.collections)), (2, 0))
+            sampled = lab.curve(self.trace, ["lru", "opt"], points=3, sampling=(0.2, 4))
+            axes = sampled.plot()
+            self.assertEqual((len(axes.lines), len(axes.collections)), (2, 2))
+            corners = axes.collections[0].get_paths()[0].vertices[:, 1]
+            first = sampled.rows()[0]
+            self.assertIn(first["miss_ratio"] - first["miss_ratio_error"], corners)
+            bars = lab.run("kv", ["classic", "lru"], seeds=2).plot("scanned")
+            self.assertEqual(len(bars.patches), 1)
