@@ -3,7 +3,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import tempfile
 import warnings
 from collections.abc import Mapping
@@ -11,8 +13,8 @@ from dataclasses import dataclass
 from typing import Any, Optional, Union
 
 from . import _native, _ray
+from ._given import memory_of
 from ._progress import Advance, shown
-from .lab import checked_memory
 
 Path = Union[str, "os.PathLike[str]"]
 
@@ -44,6 +46,14 @@ class Sweep:
         return polars.concat(frames, how="diagonal") if frames else polars.DataFrame()
 
 
+def _tables(spec: Mapping[str, Any], name: str) -> list[Mapping[str, Any]]:
+    tables = spec.get(name, [])
+    tables = [tables] if isinstance(tables, Mapping) else tables
+    if not isinstance(tables, (list, tuple)) or not all(isinstance(of, Mapping) for of in tables):
+        raise TypeError(f"{name} is a mapping, or a list of them, not {tables!r}")
+    return list(tables)
+
+
 def _toml(spec: Mapping[str, Any]) -> str:
     """A description as TOML; TOML has no value for None."""
 
@@ -55,7 +65,7 @@ def _toml(spec: Mapping[str, Any]) -> str:
         if isinstance(of, (int, float)):
             return repr(of)
         if isinstance(of, Mapping):
-            return "{ " + ", ".join(f"{key} = {value(inner)}" for key, inner in of.items()) + " }"
+            return "{ " + ", ".join(line(*item) for item in of.items()) + " }"
         if isinstance(of, (list, tuple, range)):
             return "[" + ", ".join(value(inner) for inner in of) + "]"
         if isinstance(of, type):
@@ -63,16 +73,22 @@ def _toml(spec: Mapping[str, Any]) -> str:
             raise TypeError(f"a sweep takes policies by their names, not {of!r}: {runs}")
         if not isinstance(of, (str, os.PathLike)):
             raise TypeError(f"a sweep has no values such as {of!r}")
-        text = os.fspath(of)
-        escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-        return f'"{escaped}"'
+        return quoted(os.fspath(of))
 
-    lines = [f"{key} = {value(of)}" for key, of in spec.items() if key not in ("grid", "skip")]
+    def quoted(text: str) -> str:
+        # What JSON escapes, TOML does too.
+        return json.dumps(text, ensure_ascii=False)
+
+    def line(key: Any, of: Any) -> str:
+        # As it is, `set.swappiness` is a key of a key.
+        is_bare = re.fullmatch(r"[\w.-]+", str(key), re.ASCII)
+        return f"{key if is_bare else quoted(str(key))} = {value(of)}"
+
+    lines = [line(*item) for item in spec.items() if item[0] not in ("grid", "skip")]
     for name in ("grid", "skip"):
-        tables = spec.get(name, [])
-        for table in [tables] if isinstance(tables, Mapping) else tables:
+        for table in _tables(spec, name):
             lines.append(f"[[{name}]]")
-            lines += [f"{key} = {value(of)}" for key, of in table.items()]
+            lines += [line(*item) for item in table.items()]
     return "\n".join(lines)
 
 
@@ -110,7 +126,7 @@ def sweep(
     """
     if on not in ("local", "ray"):
         raise ValueError(f"sweeps run on \"local\" or \"ray\", not {on!r}")
-    checked_memory(trace_memory)
+    memory_of(trace_memory)
     out = os.fspath(directory)
     if not isinstance(spec, Mapping):
         return _run(os.fspath(spec), out, on, prune, trace_memory, progress)

@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 pyo3::create_exception!(
-    agewise,
+    agewise.policy,
     PolicyError,
     PyRuntimeError,
     "A policy did what no policy can do."

@@ -12,5 +12,8 @@ import unittest
 # A shell that runs this in the background lets it ignore Ctrl-C, and the tests of that would wait
 # for ever.
 signal.signal(signal.SIGINT, signal.default_int_handler)
-named = sys.argv[1:] or ["discover", "-s", os.path.dirname(os.path.abspath(__file__))]
-unittest.main(module=None, argv=[sys.argv[0], *named])
+given = sys.argv[1:]
+if all(one.startswith("-") for one in given):
+    here = os.path.dirname(os.path.abspath(__file__))
+    given = ["discover", "-s", here, *given]
+unittest.main(module=None, argv=[sys.argv[0], *given])

@@ -2,7 +2,6 @@
 """Mistakes are exceptions that say what to do."""
 
 import errno
-import pickle
 from collections.abc import Callable
 
 import agewise
@@ -34,6 +33,8 @@ class Errors(Case):
             (lambda: lab.curve(self.trace, sampling=(0.1, -1)), "at least 2 samples"),
             (lambda: lab.curve(self.trace, trace_memory=-1), "trace_memory: 1 byte"),
             (lambda: lab.run("kv", trace_memory=-1), "trace_memory: 1 byte"),
+            (lambda: lab.verify_kernel(flush_phases=-1), "flush_phases: from 1 to 10000"),
+            (lambda: agewise.sweep({"grid": {"a b": "\0"}}, "out"), "unknown key `a b`"),
             (lambda: agewise.sweep({}, "out"), "spec: there is no [[grid]]"),
         ]
         for wrong, words in mistakes:
@@ -54,7 +55,14 @@ class Errors(Case):
             (lambda: lab.run({"page": [1]}), "not a dict: agewise.trace.write"),  # type: ignore[arg-type]
             (lambda: lab.curve(self.trace, MyLru(5)), "subclasses of agewise"),  # type: ignore[arg-type]
             (lambda: agewise.sweep({"grid": {"policy": MyLru}}, "out"), "by their names"),
-            (lambda: pickle.dumps(lab.curve(self.trace, "lru", sizes=5)), r"rows\(\) can"),
+            (lambda: lab.run("kv", settings="a=b"), "settings is a mapping such as"),  # type: ignore[arg-type]
+            (lambda: lab.size(self.trace, options={1: 2}), "options is a mapping such as"),  # type: ignore[dict-item]
+            (lambda: trace.open(self.trace, options=[]), "options is a mapping such as"),  # type: ignore[arg-type]
+            (lambda: lab.curve(self.trace, sampling=0.1), r"such as \(0.1, 8\), not 0.1"),  # type: ignore[arg-type]
+            (lambda: lab.curve(self.trace, trace_memory="1G"), "number of bytes, not '1G'"),  # type: ignore[arg-type]
+            (lambda: lab.curve(self.trace, progress=7), "progress is a function"),  # type: ignore[arg-type]
+            (lambda: agewise.sweep({"grid": 7}, "out"), "grid is a mapping, or a list of them"),
+            (lambda: lab.curve(self.trace, sizes=9).write_parquet(1), "not int"),  # type: ignore[arg-type]
         ]
         for wrong, words in mistakes:
             with self.assertRaisesRegex(TypeError, words):

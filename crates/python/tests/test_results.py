@@ -1,14 +1,17 @@
 # SPDX-License-Identifier: Apache-2.0
 """Results as frames, Arrow tables and plots."""
 
+import pickle
 import sys
 import unittest
 import unittest.mock
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
-from agewise import lab
-from support import Case, in_a_table
+import agewise
+from agewise import lab, policy
+from support import Case, MyLru, in_a_table
 
 
 class Results(Case):
@@ -87,3 +90,21 @@ class Results(Case):
             self.assertIn(first["miss_ratio"] - first["miss_ratio_error"], corners)
             bars = lab.run("kv", ["classic", "lru"], seeds=2).plot("scanned")
             self.assertEqual(len(bars.patches), 1)
+
+    def test_what_can_be_pickled_is(self) -> None:
+        results = lab.curve(self.trace, "lru", sizes=5)
+        with self.assertRaisesRegex(TypeError, r"rows\(\) can"):
+            pickle.dumps(results)
+        kept: list[Any] = [
+            results.rows(),
+            lab.whatif(self.trace, sample=50),
+            agewise.Sweep("out", 1, 2, [("a", "b")]),
+            MyLru,
+            MyLru(5).capacity,
+        ]
+        for one in kept:
+            self.assertEqual(pickle.loads(pickle.dumps(one)), one)
+        error = pickle.loads(pickle.dumps(agewise.CommandError("gone", 3)))
+        self.assertEqual((str(error), error.status), ("gone", 3))
+        raised = pickle.loads(pickle.dumps(policy.PolicyError("none")))
+        self.assertEqual((type(raised), str(raised)), (policy.PolicyError, "none"))
