@@ -54,7 +54,8 @@ class Errors(Case):
             (lambda: lab.curve([1, 2, 1]), "not a list: agewise.trace.write"),  # type: ignore[arg-type]
             (lambda: lab.run({"page": [1]}), "not a dict: agewise.trace.write"),  # type: ignore[arg-type]
             (lambda: lab.curve(self.trace, MyLru(5)), "subclasses of agewise"),  # type: ignore[arg-type]
-            (lambda: agewise.sweep({"grid": {"policy": MyLru}}, "out"), "by their names"),
+            (lambda: agewise.sweep({"grid": {"policy": int}}, "out"), "subclasses of agewise"),
+            (lambda: agewise.sweep({"grid": {"workload": MyLru(5)}}, "out"), "no values such as"),
             (lambda: lab.run("kv", settings="a=b"), "settings is a mapping such as"),  # type: ignore[arg-type]
             (lambda: lab.size(self.trace, options={1: 2}), "options is a mapping such as"),  # type: ignore[dict-item]
             (lambda: trace.open(self.trace, options=[]), "options is a mapping such as"),  # type: ignore[arg-type]

@@ -16,7 +16,7 @@ class Examples(Case):
     def test_examples_of_the_page_run(self) -> None:
         pages = "".join(Path(page).read_text() for page in EXAMPLES.split())
         examples = re.findall(r"```python\n(.*?)```", pages, re.S)
-        self.assertEqual(len(examples), 7)
+        self.assertEqual(len(examples), 8)
         for example in examples:
             line = [sys.executable, "-c", example]
             done = subprocess.run(line, cwd=self.directory.name, capture_output=True, text=True)

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Policies written in Python."""
 
+import linecache
 import sys
 import time
 from typing import Any
@@ -24,6 +25,24 @@ class Policies(Case):
         self.assertEqual(faults["MyLru"], faults["lru"])
         self.assertIsNone(runs[0]["scanned"])
         self.assertGreater(runs[-1]["scanned"], 0)
+
+    def test_a_class_of_a_notebook_has_a_source(self) -> None:
+        def cell(number: int) -> Any:
+            # As IPython keeps what was typed into a cell.
+            text = f"class Mine(MyLru):\n    number = {number}\n\n"
+            text += "    def evict(self, page):\n        return super().evict(page)\n"
+            name = f"<cell {number}>"
+            linecache.cache[name] = (len(text), None, text.splitlines(True), name)
+            names: dict[str, Any] = {"MyLru": MyLru, "__name__": "__main__"}
+            exec(compile(text, name, "exec"), names)
+            return names["Mine"]
+
+        hashes = set()
+        for mine in (cell(1), cell(2), cell(2)):
+            [row] = lab.curve(self.trace, mine, sizes=9).rows()
+            hashes.add(row["policy_sha256"])
+        self.assertNotIn(None, hashes)
+        self.assertEqual(len(hashes), 2)
 
     def test_policies_may_run_studies(self) -> None:
         path = self.trace
