@@ -149,7 +149,9 @@ class _Tasks:
         try:
             done = self.ray.get(task)
         except exceptions.RayTaskError as error:
-            self.failed.append((text, str(error.cause)))
+            # Of a class whose module is not there, Ray appends the traceback of its own code.
+            words = str(error.cause).partition("\ntraceback: ")[0]
+            self.failed.append((text, words))
         except exceptions.RayError as error:
             words = str(error).strip().partition("\n")[0]
             if attempt == ATTEMPTS:

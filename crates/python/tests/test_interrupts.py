@@ -35,6 +35,11 @@ class Interrupts(Case):
             timer.start()
             with self.assertRaises(KeyboardInterrupt):
                 lab.curve(self.trace, Stuck, sizes=[10, 20])
+            timer = threading.Timer(0.5, signal.raise_signal, [signal.SIGINT])
+            timer.start()
+            grid = {"trace": self.trace, "policy": [Stuck, "lru"], "sizes": ["10", "20"]}
+            with self.assertRaises(KeyboardInterrupt):
+                agewise.sweep({"grid": grid}, os.path.join(self.directory.name, "out"))
         self.assertEqual(len(lab.curve(self.trace, MyLru, sizes=[10])), 1)
 
     def test_nothing_goes_on_after_ctrl_c(self) -> None:
