@@ -61,12 +61,13 @@ class Policies(Case):
 
     def test_policies_in_python_are_fast(self) -> None:
         trace = self.zipf()
-        started = time.monotonic()
+        # Of the processor: others may be busy on the machine.
+        started = time.process_time()
         lab.curve(trace, [MyLru], sizes=["50%"])
-        took = time.monotonic() - started
-        print(f"LRU in Python: {1e6 / took:.0f} accesses/s", file=sys.stderr)
-        # A tenth of the promised speed: the machine may be busy.
-        self.assertLess(took, 10.0)
+        took = time.process_time() - started
+        print(f"LRU in Python: {1e6 / took:.0f} accesses per CPU second", file=sys.stderr)
+        # A tenth of the measured speed.
+        self.assertLess(took, 3.0)
 
     def test_policies_that_make_no_sense_are_told(self) -> None:
         wrongs: list[tuple[object, str]] = [
