@@ -14,6 +14,8 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
+from ._given import mapping
+
 __all__ = ["CommandError", "report", "watch"]
 
 #: Seconds that an interrupted command has to undo its changes.
@@ -28,6 +30,10 @@ class CommandError(RuntimeError):
     def __init__(self, words: str, status: int) -> None:
         super().__init__(words)
         self.status = status
+
+    def __reduce__(self) -> tuple[type[CommandError], tuple[str, int]]:
+        # Python's own takes the arguments of the base class; a pool of processes would hang.
+        return CommandError, (str(self), self.status)
 
 
 def _found() -> str:
@@ -103,10 +109,12 @@ def _exception(said: str, status: int, troubles: Sequence[str] = ()) -> Exceptio
     return CommandError(words or f"agewise ended with status {status}", status)
 
 
-def options(given: Mapping[str, object]) -> list[str]:
+def options(
+    own: Mapping[str, object], more: Optional[Mapping[str, object]], example: str
+) -> list[str]:
     """Options of the command: a list repeats an option, None omits it."""
     line = []
-    for name, value in given.items():
+    for name, value in {**own, **mapping("options", more, example)}.items():
         flag = "--" + name.replace("_", "-")
         if value is True:
             line.append(flag)
@@ -133,8 +141,8 @@ def report(
     Raises ValueError for wrong arguments, FileNotFoundError if the command is not installed,
     CommandError with its message for everything else.
     """
-    given = {"pid": pid, "cgroup": cgroup, "duration": duration, **(options or {})}
-    return list(rows("report", *_line(given)))
+    given = {"pid": pid, "cgroup": cgroup, "duration": duration}
+    return list(rows("report", *_line(given, options, '{"exact": True}')))
 
 
 def watch(
@@ -148,8 +156,8 @@ def watch(
 
     Ends when every target is gone, and with ``close()`` of the iterator. Raises as `report` does.
     """
-    given = {"pid": pid, "cgroup": cgroup, "follow": every, **(options or {})}
-    return rows("report", *_line(given))
+    given = {"pid": pid, "cgroup": cgroup, "follow": every}
+    return rows("report", *_line(given, options, '{"exact": True}'))
 
 
 _line = options

@@ -5,7 +5,8 @@ from typing import Any, Optional, Union
 
 from .policy import Policy as _Policy
 
-_AnyPolicy = Union[str, tuple[type[_Policy], str, Optional[str]]]
+_Class = tuple[type[_Policy], str, Optional[str]]
+_AnyPolicy = Union[str, _Class]
 
 __version__: str
 build: str
@@ -48,6 +49,7 @@ def sweep(
     out: str,
     prune: bool,
     trace_memory: Optional[int],
+    own: list[_Class],
     advance: Callable[[int, int, float], None],
 ) -> tuple[int, int, list[tuple[str, str]], list[str]]: ...
 def whatif(traces: list[str], percent: float) -> str: ...
@@ -72,7 +74,7 @@ def verify_kernel(
 _Errand = tuple[str, dict[str, str], str, Optional[Path]]
 
 class OpenSweep:
-    def __init__(self, spec: str, out: str, prune: bool) -> None: ...
+    def __init__(self, spec: str, out: str, prune: bool, own: list[_Class]) -> None: ...
     def found(self) -> int: ...
     def notes(self) -> list[str]: ...
     def missing(self) -> list[_Errand]: ...
@@ -80,7 +82,7 @@ class OpenSweep:
     def close(self) -> None: ...
 
 def run_cell(
-    errand: _Errand, file: Optional[str], trace_memory: Optional[int]
+    errand: _Errand, file: Optional[str], trace_memory: Optional[int], own: list[_Class]
 ) -> tuple[Path, bytes, list[str]]: ...
 # 64-bit numbers as bytes, and whether they are signed.
 _Column = tuple[bytes, bool]

@@ -18,6 +18,8 @@ Advance = Callable[[int, int, float], None]
 def shown(unit: str, progress: Optional[Advance]) -> Iterator[Advance]:
     """The progress callback: `progress`, or a bar if tqdm is installed."""
     if progress is not None:
+        if not callable(progress):
+            raise TypeError(f"progress is a function of done, total and seconds, not {progress!r}")
         yield progress
         return
     try:

@@ -16,6 +16,7 @@ from typing import Any, Optional
 
 from . import _native
 from ._progress import Advance
+from .policy import Class, current
 
 #: Attempts to run a cell whose workers die.
 ATTEMPTS = 3
@@ -27,16 +28,20 @@ Errand = tuple[str, dict[str, str], str, Optional[Path]]
 #: Result of `_native.run_cell`: directory relative to that of the sweep, contents of the file, and
 #: what is to be said about it.
 Done = tuple[Path, bytes, list[str]]
-RunCell = Callable[[Errand, Optional[bytes], Optional[int]], Done]
+RunCell = Callable[[Errand, Optional[bytes], Optional[int], list[Class]], Done]
 
 
-def run_cell(errand: Errand, content: Optional[bytes], trace_memory: Optional[int]) -> Done:
-    """Runs a cell on a worker. `content` is the content of its file."""
+def run_cell(
+    errand: Errand, content: Optional[bytes], trace_memory: Optional[int], own: list[Class]
+) -> Done:
+    """Runs a cell on a worker. `content` is the content of its file, `own` the class of its policy
+    if that is one."""
     # A task may use one processor.
     os.environ.setdefault("RAYON_NUM_THREADS", "1")
+    own = [current(one) for one in own]
     file = errand[3]
     if file is None or content is None:
-        return _native.run_cell(errand, None, trace_memory)
+        return _native.run_cell(errand, None, trace_memory, own)
     # Another worker of this machine may have written the file. Each content has its own directory,
     # and the file gets its name only when it is complete.
     digest = hashlib.sha256(content).hexdigest()
@@ -56,12 +61,13 @@ def run_cell(errand: Errand, content: Optional[bytes], trace_memory: Optional[in
             except OSError:
                 os.unlink(part.name)
                 raise
-    return _native.run_cell(errand, place, trace_memory)
+    return _native.run_cell(errand, place, trace_memory, own)
 
 
 def sweep(
     opened: _native.OpenSweep,
     trace_memory: Optional[int],
+    own: list[Class],
     advance: Advance,
     run: RunCell = run_cell,
 ) -> tuple[int, list[tuple[str, str]]]:
@@ -75,7 +81,7 @@ def sweep(
         # Uses the cluster of RAY_ADDRESS, or starts one on this machine.
         ray.init(log_to_driver=False, logging_level=logging.ERROR)
     try:
-        return _Tasks(ray, opened, trace_memory, advance, run).run()
+        return _Tasks(ray, opened, trace_memory, own, advance, run).run()
     finally:
         if is_ours:
             ray.shutdown()
@@ -87,12 +93,14 @@ class _Tasks:
         ray: Any,
         opened: _native.OpenSweep,
         trace_memory: Optional[int],
+        own: list[Class],
         advance: Advance,
         run: RunCell,
     ) -> None:
         self.ray = ray
         self.opened = opened
         self.trace_memory = trace_memory
+        self.own = own
         self.advance = advance
         # Ray does not retry: deaths of workers are counted and reported here.
         self.task = ray.remote(num_cpus=1, max_retries=0)(run)
@@ -130,7 +138,8 @@ class _Tasks:
         if file is not None and self.sent[0] != file:
             self.sent = (file, self.ray.put(file.read_bytes()))
         content = self.sent[1] if file is not None else None
-        task = self.task.remote(errand, content, self.trace_memory)
+        own = [one for one in self.own if one[1] == errand[1].get("policy")]
+        task = self.task.remote(errand, content, self.trace_memory, own)
         self.under_way[task] = (errand, attempt)
 
     def finish(self, task: Any) -> None:
@@ -140,7 +149,9 @@ class _Tasks:
         try:
             done = self.ray.get(task)
         except exceptions.RayTaskError as error:
-            self.failed.append((text, str(error.cause)))
+            # Of a class whose module is not there, Ray appends the traceback of its own code.
+            words = str(error.cause).partition("\ntraceback: ")[0]
+            self.failed.append((text, words))
         except exceptions.RayError as error:
             words = str(error).strip().partition("\n")[0]
             if attempt == ATTEMPTS:

@@ -7,10 +7,11 @@ import importlib
 import json
 import os
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from . import _command, _native
+from ._given import as_list, file, memory_of, options_text, pairs, sampling_of
 from ._progress import Advance, shown
 from .policy import Policy, describe
 
@@ -48,8 +49,8 @@ class Results:
 
     def write_parquet(self, path: Path) -> None:
         """Writes `runs` to a file, for ``agewise lab show``, ``rerun`` and ``check``."""
-        with open(path, "wb") as file:
-            file.write(self._native.parquet())
+        with open(os.fspath(path), "wb") as out:
+            out.write(self._native.parquet())
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
         """The rows as an Arrow stream: polars, pandas, pyarrow and DuckDB accept `self` as a table,
@@ -84,9 +85,10 @@ class Results:
     def plot(self, measure: str = "major_faults") -> Any:
         """An altair chart, or matplotlib axes if altair is not installed.
 
-        For curves, the miss ratio by size, one line per policy. For runs, the mean of a measure
-        with its 95 % interval, or its range where seeds are orders, one bar per policy. Raises
-        ImportError if neither is installed, ValueError for an unknown measure.
+        For curves, the miss ratio by size, one line per policy, with the 95 % interval if it was
+        estimated from samples. For runs, the mean of a measure with its 95 % interval, or its
+        range where seeds are orders, one bar per policy that has the measure. Raises ImportError
+        if neither is installed, ValueError for an unknown measure.
         """
         rows = self.rows()
         is_curve = bool(rows) and "miss_ratio" in rows[0]
@@ -95,6 +97,8 @@ class Results:
             rows = [row for row in rows if row["measure"] == measure]
             if not rows:
                 raise ValueError(f"there is no measure {measure!r}; there are {sorted(known)}")
+        # A yardstick has few measures, and nothing was missed in a trace without accesses.
+        rows = [row for row in rows if row["miss_ratio" if is_curve else "mean"] is not None]
         try:
             import altair
         except ImportError:
@@ -120,22 +124,32 @@ def _ends(row: dict[str, Any]) -> tuple[float, float]:
     return (row["min"], row["max"]) if half is None else (row["mean"] - half, row["mean"] + half)
 
 
+def _ends_of_point(row: dict[str, Any]) -> tuple[float, float]:
+    """The 95 % interval of an estimated miss ratio; counted ones have none."""
+    ratio, half = row["miss_ratio"], row["miss_ratio_error"]
+    return max(0.0, ratio - half), min(1.0, ratio + half)
+
+
 def _chart(altair: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool) -> Any:
     # Altair accepts dictionaries, so no frame is needed.
-    if is_curve:
-        shown = ["policy", "size_pages", "miss_ratio"]
-        values = [{key: row[key] for key in shown} for row in rows]
-        chart = altair.Chart(altair.Data(values=values)).mark_line(point=True)
-        return chart.encode(
-            x=altair.X("size_pages:Q", title="pages").scale(type="log"),
-            y=altair.Y("miss_ratio:Q", title="miss ratio"),
-            color=altair.Color("policy:N", sort=None),
-        )
     values = []
     for row in rows:
-        low, high = _ends(row)
-        values.append({"policy": row["policy"], "mean": row["mean"], "low": low, "high": high})
-    base = altair.Chart(altair.Data(values=values)).encode(y=altair.Y("policy:N", sort=None))
+        low, high = _ends_of_point(row) if is_curve else _ends(row)
+        shown = ["policy", "size_pages", "miss_ratio"] if is_curve else ["policy", "mean"]
+        values.append({**{key: row[key] for key in shown}, "low": low, "high": high})
+    base = altair.Chart(altair.Data(values=values))
+    if is_curve:
+        title = "miss ratio"
+        base = base.encode(
+            x=altair.X("size_pages:Q", title="pages").scale(type="log"),
+            color=altair.Color("policy:N", sort=None),
+        )
+        lines = base.mark_line(point=True).encode(y=altair.Y("miss_ratio:Q", title=title))
+        if not any(row["miss_ratio_error"] for row in rows):
+            return lines
+        between = altair.Y("low:Q", title=title)
+        return base.mark_area(opacity=0.2).encode(y=between, y2="high:Q") + lines
+    base = base.encode(y=altair.Y("policy:N", sort=None))
     bars = base.mark_bar().encode(x=altair.X("mean:Q", title=measure))
     return bars + base.mark_rule().encode(x="low:Q", x2="high:Q")
 
@@ -147,6 +161,8 @@ def _axes(pyplot: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool)
             line = [row for row in rows if row["policy"] == policy]
             sizes = [row["size_pages"] for row in line]
             axes.plot(sizes, [row["miss_ratio"] for row in line], marker=".", label=policy)
+            if any(row["miss_ratio_error"] for row in line):
+                axes.fill_between(sizes, *zip(*map(_ends_of_point, line)), alpha=0.2)
         axes.set(xscale="log", xlabel="pages", ylabel="miss ratio")
         axes.legend()
     else:
@@ -158,52 +174,6 @@ def _axes(pyplot: Any, rows: list[dict[str, Any]], measure: str, is_curve: bool)
         axes.invert_yaxis()
         axes.set(xlabel=measure)
     return axes
-
-
-def _list(of: Any) -> list[Any]:
-    # One alone, which a text is too: to Python it is a sequence of letters.
-    is_one = isinstance(of, (str, type)) or not isinstance(of, Iterable)
-    return [of] if is_one else list(of)
-
-
-def _file(of: Path) -> str:
-    try:
-        return os.fspath(of)
-    except TypeError:
-        is_a = type(of).__name__
-        raise TypeError(
-            f"a trace is a file, not a {is_a}: agewise.trace.write makes one of a frame or numbers"
-        ) from None
-
-
-def _pairs(settings: Optional[Mapping[str, object]]) -> list[str]:
-    given = (settings or {}).items()
-    return [f"{key}={int(value) if isinstance(value, bool) else value}" for key, value in given]
-
-
-def checked_memory(trace_memory: Optional[int]) -> Optional[int]:
-    """Refuses memory for a trace that is no memory."""
-    if trace_memory is not None and trace_memory < 1:
-        raise ValueError("trace_memory: 1 byte at least")
-    return trace_memory
-
-
-def _options(options: Optional[Mapping[str, object]]) -> str:
-    def part(key: str, value: object) -> str:
-        text = os.fspath(value) if isinstance(value, os.PathLike) else value
-        if text is True:
-            text = 1
-        return f"{key}={text}".replace("%", "%25").replace(" ", "%20")
-
-    parts: list[str] = []
-    for key, value in (options or {}).items():
-        if value is None or value is False:
-            continue
-        if key == "column" and isinstance(value, Mapping):
-            parts += [part(key, f"{column}:{header}") for column, header in value.items()]
-        else:
-            parts.append(part(key, value))
-    return " ".join(parts)
 
 
 def run(
@@ -235,15 +205,15 @@ def run(
     """
     with shown("run", progress) as advance:
         native = _native.run(
-            _file(workload_or_trace),
-            describe(_list(policies)),
-            _list(proactive),
+            file(workload_or_trace),
+            describe(as_list(policies)),
+            as_list(proactive),
             None if memory is None else str(memory),
             swap,
-            _pairs(settings),
+            pairs(settings),
             damon,
-            _options(options),
-            checked_memory(trace_memory),
+            options_text(options),
+            memory_of(trace_memory),
             seeds,
             advance,
         )
@@ -274,13 +244,13 @@ def curve(
     """
     with shown("run", progress) as advance:
         native = _native.curve(
-            _file(trace),
-            describe(_list(policies)),
-            [str(size) for size in _list(sizes)],
+            file(trace),
+            describe(as_list(policies)),
+            [str(size) for size in as_list(sizes)],
             points,
-            sampling,
-            _options(options),
-            checked_memory(trace_memory),
+            sampling_of(sampling),
+            options_text(options),
+            memory_of(trace_memory),
             advance,
         )
     return _results(native)
@@ -320,7 +290,7 @@ def whatif(traces: Union[Path, Sequence[Path]], *, sample: float = 1.0) -> Rows:
     all = [traces] if isinstance(traces, (str, os.PathLike)) else traces
     if not all:
         raise ValueError("no trace given")
-    return _rows(_native.whatif([os.fspath(trace) for trace in all], float(sample)))
+    return _rows(_native.whatif([file(trace) for trace in all], float(sample)))
 
 
 def size(
@@ -336,9 +306,9 @@ def size(
     `options`: further options, such as ``{"target_wait": "2%", "cost_model": "zram"}``. Raises as
     `agewise.report` does.
     """
-    given = {"pid": pid, "cgroup": cgroup, **(options or {})}
-    of = [] if trace is None else [os.fspath(trace)]
-    return Rows(_command.rows("size", *_command.options(given), *of))
+    given = _command.options({"pid": pid, "cgroup": cgroup}, options, '{"target_wait": "2%"}')
+    of = [] if trace is None else [file(trace)]
+    return Rows(_command.rows("size", *given, *of))
 
 
 def reproduce(
@@ -357,7 +327,7 @@ def reproduce(
     not exist.
     """
     with shown("measurement", progress) as advance:
-        given = _pairs(settings)
+        given = pairs(settings)
         return _rows(_native.reproduce(name, seeds, benchmark, variant, given, advance))
 
 
@@ -381,6 +351,8 @@ def verify_kernel(
     of = None if reference is None else os.fspath(reference)
     if extended and of is not None:
         raise ValueError("extended: another reference than the one given")
+    if not 1 <= flush_phases <= 10_000:
+        raise ValueError("flush_phases: from 1 to 10000")
     with shown("run", progress) as advance:
         verdicts = _native.verify_kernel(
             of, extended, kernel, flush_phases, single, wrong, advance

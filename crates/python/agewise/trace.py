@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from typing import Any, Optional, Union
 
 from . import _native
+from ._given import options_text
 
 __all__ = ["open", "write"]
 
@@ -36,9 +37,7 @@ def open(trace: Path, *, options: Optional[Mapping[str, object]] = None) -> Iter
         import pyarrow
     except ImportError:
         raise ImportError("traces are read with pyarrow: pip install pyarrow") from None
-    from .lab import _options
-
-    reader = _native.TraceReader(os.fspath(trace), _options(options))
+    reader = _native.TraceReader(os.fspath(trace), options_text(options))
     return _batches(pyarrow, reader)
 
 

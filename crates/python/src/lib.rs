@@ -47,17 +47,23 @@ const BUILD: &str = env!("AGEWISE_BUILD");
 enum AnyPolicy {
     /// The name of one of the lab's policies.
     Name(String),
-    /// A class, with its name and the hash of its source.
-    Class(Py<PyAny>, String, Option<String>),
+    /// A class.
+    Class(Class),
 }
+
+/// A class, with its name and the hash of its source.
+type Class = (Py<PyAny>, String, Option<String>);
 
 impl AnyPolicy {
     fn yardstick(self, failure: &Failure) -> Result<Arc<dyn Yardstick>, String> {
         match self {
             AnyPolicy::Name(name) => yardstick::parse(&name),
-            AnyPolicy::Class(class, name, sha256) => {
-                Ok(Arc::new(PythonPolicy::new(class, name, sha256, failure)))
-            }
+            AnyPolicy::Class((class, name, sha256)) => Ok(Arc::new(PythonPolicy::new(
+                Arc::new(class),
+                name,
+                sha256,
+                failure,
+            ))),
         }
     }
 }
@@ -263,7 +269,7 @@ fn run(
     let agents: Result<Vec<Spec>, _> = agents.iter().map(|agent| agent.parse()).collect();
     let agents = agents.map_err(|error| PyValueError::new_err(format!("{error}")))?;
     let (setup, sight) = setup(options, trace_memory)?;
-    let failure = Failure::default();
+    let failure = Failure::of_all();
     let mut all = Vec::new();
     for policy in policies {
         match policy {
@@ -325,7 +331,7 @@ fn curve(
     if policies.is_empty() {
         return Err(PyValueError::new_err("no policy given"));
     }
-    let failure = Failure::default();
+    let failure = Failure::of_all();
     let policies = policies
         .into_iter()
         .map(|policy| policy.yardstick(&failure));

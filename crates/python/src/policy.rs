@@ -13,7 +13,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 pyo3::create_exception!(
-    agewise,
+    agewise.policy,
     PolicyError,
     PyRuntimeError,
     "A policy did what no policy can do."
@@ -22,21 +22,46 @@ pyo3::create_exception!(
 /// Limit on the accesses reported in one call.
 const BATCH: usize = 4096;
 
-/// The first error, and the flag that it sets to end all other work.
+/// The first error, and the flags that end work.
 #[derive(Clone, Debug, Default)]
 pub struct Failure {
+    /// Ends all work.
     pub stop: Arc<AtomicBool>,
+    /// Set by an error; the same as `stop` except for a cell of a sweep, whose other cells go on.
+    failed: Arc<AtomicBool>,
     error: Arc<Mutex<Option<PyErr>>>,
     /// The threads that run policies, as `threading.get_ident` has them.
     running: Arc<Mutex<Vec<c_ulong>>>,
 }
 
 impl Failure {
+    /// One whose error ends all work.
+    pub fn of_all() -> Failure {
+        let failure = Failure::default();
+        Failure {
+            failed: Arc::clone(&failure.stop),
+            ..failure
+        }
+    }
+
+    /// One for a cell of the same work.
+    pub fn of_a_cell(&self) -> Failure {
+        Failure {
+            stop: Arc::clone(&self.stop),
+            running: Arc::clone(&self.running),
+            ..Failure::default()
+        }
+    }
+
     fn set(&self, error: PyErr) {
         let mut first = self.error.lock().unwrap_or_else(PoisonError::into_inner);
-        if !self.stop.swap(true, Ordering::Relaxed) {
+        if !self.failed.swap(true, Ordering::Relaxed) {
             *first = Some(error);
         }
+    }
+
+    fn is_over(&self) -> bool {
+        self.stop.load(Ordering::Relaxed) || self.failed.load(Ordering::Relaxed)
     }
 
     /// Takes the error, if any.
@@ -90,7 +115,7 @@ impl Drop for Running<'_> {
 /// up to the next fault at once.
 #[derive(Debug)]
 pub struct PythonPolicy {
-    class: Py<PyAny>,
+    class: Arc<Py<PyAny>>,
     name: String,
     sha256: Option<String>,
     failure: Failure,
@@ -98,7 +123,7 @@ pub struct PythonPolicy {
 
 impl PythonPolicy {
     pub fn new(
-        class: Py<PyAny>,
+        class: Arc<Py<PyAny>>,
         name: String,
         sha256: Option<String>,
         failure: &Failure,
@@ -134,7 +159,7 @@ impl PythonPolicy {
                 at += hits;
                 continue;
             }
-            if self.failure.stop.load(Ordering::Relaxed) {
+            if self.failure.is_over() {
                 return Ok(misses);
             }
             if pool.is_full() {
@@ -166,6 +191,36 @@ impl Yardstick for PythonPolicy {
 
     fn source_sha256(&self) -> Option<&str> {
         self.sha256.as_deref()
+    }
+
+    fn failure(&self) -> Option<String> {
+        if !self.failure.failed.load(Ordering::Relaxed) {
+            return None;
+        }
+        Python::attach(|py| {
+            let first = self.failure.error.lock();
+            let first = first.unwrap_or_else(PoisonError::into_inner);
+            first.as_ref().map(|error| self.told(py, error))
+        })
+    }
+}
+
+impl PythonPolicy {
+    /// An error in words, where there is no traceback: in a list of failed cells.
+    fn told(&self, py: Python<'_>, error: &PyErr) -> String {
+        if error.is_instance_of::<PolicyError>(py) {
+            // It names the policy.
+            return error.value(py).to_string();
+        }
+        let place = || -> PyResult<String> {
+            let frames = py.import("traceback")?;
+            let frames = frames.call_method1("extract_tb", (error.traceback(py),))?;
+            let last = frames.get_item(-1)?;
+            let file: String = last.getattr("filename")?.extract()?;
+            let line: u32 = last.getattr("lineno")?.extract()?;
+            Ok(format!(" ({file}, line {line})"))
+        };
+        format!("{}: {error}{}", self.name, place().unwrap_or_default())
     }
 }
 

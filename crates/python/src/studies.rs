@@ -67,7 +67,7 @@ pub fn whatif(py: Python<'_>, traces: Vec<PathBuf>, percent: f64) -> PyResult<St
         }
         Ok(lines.0)
     };
-    wait(py, &Failure::default(), || Ok(()), work)
+    wait(py, &Failure::of_all(), || Ok(()), work)
 }
 
 /// Runs the benchmarks of a document again.
@@ -97,7 +97,7 @@ pub fn reproduce(
         lines.push(&Summary::of(document, &rows))?;
         Ok(lines.0)
     };
-    let failure = Failure::default();
+    let failure = Failure::of_all();
     wait(py, &failure, || counter.tell(&advance), work)
 }
 
@@ -141,7 +141,7 @@ pub fn verify_kernel(
         };
         Ok(lines.0)
     };
-    let failure = Failure::default();
+    let failure = Failure::of_all();
     wait(py, &failure, || counter.tell(&advance), work)
 }
 

@@ -9,17 +9,38 @@ use std::thread;
 
 use agewise_lab::study::StudyError;
 use agewise_lab::study::sweep::{Advance, Dataset, Done, Errand, Sweep, damage};
+use agewise_trace::yardstick::Yardstick;
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
-use crate::{BUILD, Failure, exception, limits, trace_memory_bytes, wait};
+use crate::policy::{Failure, PythonPolicy};
+use crate::{BUILD, Class, exception, limits, trace_memory_bytes, wait};
 
 /// Cells that could not be run, and why.
 type Failed = Vec<(String, String)>;
 
 /// The number of cells run, the number found, the failed ones, and what the command notes.
 type Outcome = (usize, usize, Failed, Vec<String>);
+
+/// The classes among the policies of a sweep, by name. One that fails in a cell fails that cell.
+fn by_name(
+    own: Vec<Class>,
+    failure: &Failure,
+) -> impl Fn(&str) -> Option<Arc<dyn Yardstick>> + Send + use<> {
+    let shared = |(class, name, sha256): Class| (Arc::new(class), name, sha256);
+    let own: Vec<_> = own.into_iter().map(shared).collect();
+    let failure = failure.clone();
+    move |policy| {
+        let (class, name, sha256) = own.iter().find(|(_, name, _)| name == policy)?;
+        Some(Arc::new(PythonPolicy::new(
+            Arc::clone(class),
+            name.clone(),
+            sha256.clone(),
+            &failure.of_a_cell(),
+        )))
+    }
+}
 
 /// Runs a sweep into a directory. Calls `advance` with cells done, all cells, and the seconds left.
 /// Traces share the memory unless `trace_memory` says how much each may take.
@@ -30,6 +51,7 @@ pub fn sweep(
     out: PathBuf,
     prune: bool,
     trace_memory: Option<u64>,
+    own: Vec<Class>,
     advance: Bound<'_, PyAny>,
 ) -> PyResult<Outcome> {
     let last = Arc::new(Mutex::new(None::<Advance>));
@@ -44,8 +66,10 @@ pub fn sweep(
         }
     };
     let limits = limits(trace_memory);
-    let (sweep, outcome) = wait(py, &Failure::default(), tick, move |stop| {
-        let mut sweep = Sweep::read(&spec, limits, BUILD)?;
+    let failure = Failure::of_all();
+    let own = by_name(own, &failure);
+    let (sweep, outcome) = wait(py, &failure, tick, move |stop| {
+        let mut sweep = Sweep::read(&spec, limits, BUILD, &own)?;
         if trace_memory.is_none() {
             sweep.share_memory(limits.memory_max_bytes);
         }
@@ -83,10 +107,18 @@ pub struct OpenSweep {
 #[pymethods]
 impl OpenSweep {
     #[new]
-    fn new(py: Python<'_>, spec: PathBuf, out: PathBuf, prune: bool) -> PyResult<Self> {
+    fn new(
+        py: Python<'_>,
+        spec: PathBuf,
+        out: PathBuf,
+        prune: bool,
+        own: Vec<Class>,
+    ) -> PyResult<Self> {
+        let failure = Failure::of_all();
+        let own = by_name(own, &failure);
         let work = move |stop: &Arc<AtomicBool>| {
             // This hashes every trace.
-            let sweep = Sweep::read(&spec, limits(None), BUILD)?;
+            let sweep = Sweep::read(&spec, limits(None), BUILD, &own)?;
             if stop.load(Ordering::Relaxed) {
                 return Err(StudyError::Stopped);
             }
@@ -98,7 +130,7 @@ impl OpenSweep {
                 notes,
             })
         };
-        wait(py, &Failure::default(), || Ok(()), work)
+        wait(py, &failure, || Ok(()), work)
     }
 
     /// Number of cells found.
@@ -159,6 +191,7 @@ pub fn run_cell<'py>(
     errand: PyErrand,
     file: Option<PathBuf>,
     trace_memory: Option<u64>,
+    own: Vec<Class>,
 ) -> PyResult<(PathBuf, Bound<'py, PyBytes>, Vec<String>)> {
     let cells = thread::available_parallelism().map_or(1, |count| count.get() as u64);
     let share = (trace_memory_bytes() / cells).max(1);
@@ -170,11 +203,13 @@ pub fn run_cell<'py>(
         sha256,
         file: None,
     };
+    let failure = Failure::of_all();
+    let own = by_name(own, &failure);
     let done = wait(
         py,
-        &Failure::default(),
+        &failure,
         || Ok(()),
-        move |stop| errand.run(file.as_deref(), limits, BUILD, stop),
+        move |stop| errand.run(file.as_deref(), limits, BUILD, &own, stop),
     )?;
     Ok((done.partition, PyBytes::new(py, &done.bytes), done.notes))
 }

@@ -104,7 +104,10 @@ fn run_yardstick(
     // A policy that failed has set it, and has not counted to the end.
     match stop.load(Ordering::Relaxed) {
         true => Err(RunError::Stopped),
-        false => Ok(values),
+        false => match yardstick.failure() {
+            Some(why) => Err(RunError::Policy(why)),
+            None => Ok(values),
+        },
     }
 }
 

@@ -281,6 +281,9 @@ impl CurveRequest {
         if stop.load(Ordering::Relaxed) {
             return Err(StudyError::Stopped);
         }
+        if let Some(why) = self.policies.iter().find_map(|policy| policy.failure()) {
+            return Err(StudyError::Argument(why));
+        }
         let mut notes = trace.notes.clone();
         notes.extend(self.left_out(&curves, sizes.len()));
         let cells = self.describe(&curves, trace);

@@ -109,6 +109,11 @@ pub trait Yardstick: Send + Sync + std::fmt::Debug {
     fn source_text(&self) -> Option<&str> {
         None
     }
+
+    /// Why it could not count to the end, if it could not: its counts mean nothing then.
+    fn failure(&self) -> Option<String> {
+        None
+    }
 }
 
 impl Yardstick for &PolicySpec {
@@ -168,6 +173,10 @@ impl<Y: Yardstick + ?Sized> Yardstick for std::sync::Arc<Y> {
 
     fn source_text(&self) -> Option<&str> {
         (**self).source_text()
+    }
+
+    fn failure(&self) -> Option<String> {
+        (**self).failure()
     }
 }
 

@@ -76,7 +76,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         memory_max_bytes: args.trace_memory.unwrap_or_else(trace_memory_default),
         ..ReadLimits::default()
     };
-    let mut sweep = Sweep::read(&args.spec, limits, BUILD)?;
+    let mut sweep = Sweep::read(&args.spec, limits, BUILD, &|_| None)?;
     for note in sweep.notes() {
         agewise_cli::note!("{}: {note}", args.spec.display());
     }

@@ -66,6 +66,9 @@ pub enum RunError {
     /// An agent or DAMON was asked for beside a yardstick.
     #[error("{0} is a yardstick: no agent and no DAMON can act beside it")]
     Yardstick(String),
+    /// A yardstick of another crate could not count to the end.
+    #[error("{0}")]
+    Policy(String),
     #[error("more than {max} accesses: a yardstick keeps them all; make the workload shorter")]
     TooLong { max: usize },
     #[error("stopped before the end")]

@@ -17,6 +17,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
 use agewise_trace::ReadLimits;
+use agewise_trace::yardstick::Yardstick;
 
 use super::error::StudyError;
 use super::setup::read_text;
@@ -45,6 +46,9 @@ struct Cell {
     /// Index of its subject, and the subject's hash.
     subject: (usize, String),
 }
+
+/// Policies that only the caller knows, made anew for each cell; None if there is none of a name.
+pub type Own<'a> = &'a dyn Fn(&str) -> Option<Arc<dyn Yardstick>>;
 
 /// A cell that runs elsewhere: everything it needs, and its file.
 #[derive(Clone, Debug)]
@@ -90,7 +94,12 @@ impl Sweep {
     ///
     /// # Errors
     /// Fails if it is invalid or a file cannot be read.
-    pub fn read(path: &Path, limits: ReadLimits, build: &str) -> Result<Sweep, StudyError> {
+    pub fn read(
+        path: &Path,
+        limits: ReadLimits,
+        build: &str,
+        own: Own<'_>,
+    ) -> Result<Sweep, StudyError> {
         let with_path = |error| match error {
             StudyError::Argument(what) => StudyError::Result {
                 path: path.to_owned(),
@@ -98,14 +107,19 @@ impl Sweep {
             },
             other => other,
         };
-        Sweep::parse(&read_text(path)?, limits, build).map_err(with_path)
+        Sweep::parse(&read_text(path)?, limits, build, own).map_err(with_path)
     }
 
     /// Parses a description.
     ///
     /// # Errors
     /// The same as those of [`Sweep::read`].
-    pub fn parse(text: &str, limits: ReadLimits, build: &str) -> Result<Sweep, StudyError> {
+    pub fn parse(
+        text: &str,
+        limits: ReadLimits,
+        build: &str,
+        own: Own<'_>,
+    ) -> Result<Sweep, StudyError> {
         let mut subjects: HashMap<String, ((usize, String), String)> = HashMap::new();
         let mut cells = Vec::new();
         let described = spec::cells(text)?;
@@ -115,7 +129,7 @@ impl Sweep {
                 StudyError::Argument(what) => StudyError::Argument(format!("{text}: {what}")),
                 other => other,
             };
-            let task = Task::of(&values, limits, build).map_err(in_cell)?;
+            let task = Task::of(&values, limits, build, own).map_err(in_cell)?;
             let key = task.shared();
             let next = subjects.len();
             let (subject, listed) = match subjects.get(&key) {
@@ -272,15 +286,16 @@ impl Errand {
         file: Option<&Path>,
         limits: ReadLimits,
         build: &str,
+        own: Own<'_>,
         stop: &Arc<AtomicBool>,
     ) -> Result<Done, StudyError> {
-        let task = Task::of(&self.values, limits, build)?;
+        let task = Task::of(&self.values, limits, build, own)?;
         let place = file.map(|file| file.to_string_lossy().into_owned());
         let subject = task.read(place.as_deref())?;
         if task.id(&self.values, subject.sha256(), &task.listed()?) != self.id {
             return Err(StudyError::argument(
-                "the worker has another build of agewise, or another file or manifest under this \
-                 name, than who sent it",
+                "the worker has another build of agewise, or another file, manifest or policy \
+                 under this name, than who sent it",
             ));
         }
         task.run(&subject, stop)
@@ -375,7 +390,7 @@ mod tests {
                 "options.manifest = '{}'\n[[grid]]\n{key} = 't'\npolicy = 'lru'",
                 manifest.display()
             );
-            Sweep::parse(&text, LIMITS, "").unwrap()
+            Sweep::parse(&text, LIMITS, "", &|_| None).unwrap()
         };
         let id = |format: &str, key: &str| sweep(format, key).cells[0].id.clone();
         for key in [TRACE, WORKLOAD] {
@@ -394,7 +409,7 @@ mod tests {
     fn what_a_run_says_the_sweep_says() {
         let text = "seeds = 1\n[[grid]]\nworkload = 'kv'\npolicy = 'classic'\nswap = 'none'\n\
                     memory = '128p'";
-        let mut sweep = Sweep::parse(text, LIMITS, "").unwrap();
+        let mut sweep = Sweep::parse(text, LIMITS, "", &|_| None).unwrap();
         let out = tempfile::tempdir().unwrap();
         let outcome = sweep.run(out.path(), false, &Arc::default(), |_| ());
         let remarks = outcome.unwrap().remarks;
@@ -411,7 +426,7 @@ mod tests {
             std::fs::write(place.join(name), "1\n2\n").unwrap();
         }
         let text = text.replace("HERE", &place.display().to_string());
-        let mut sweep = Sweep::parse(&text, LIMITS, "").unwrap();
+        let mut sweep = Sweep::parse(&text, LIMITS, "", &|_| None).unwrap();
         sweep.share_memory(600_000);
         let pool = rayon::ThreadPoolBuilder::new().num_threads(threads);
         let nowhere = tempfile::tempdir().unwrap();

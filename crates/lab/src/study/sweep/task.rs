@@ -9,11 +9,13 @@ use std::sync::atomic::AtomicBool;
 use agewise_policy::proactive::Spec;
 use agewise_trace::ReadLimits;
 use agewise_trace::curve::{SamplingPlan, SizeSpec};
+use agewise_trace::yardstick::Yardstick;
 use sha2::{Digest, Sha256};
 
-use super::Done;
 use super::dataset::{self, TRACE, WORKLOAD};
 use super::spec::{OF_CURVES, Values};
+use super::{Done, Own};
+use crate::experiment::contender::Contender;
 use crate::experiment::matrix::SEEDS_MAX;
 use crate::experiment::settings;
 use crate::proactive::Sight;
@@ -56,10 +58,16 @@ impl Task {
     ///
     /// # Errors
     /// Fails if a value is invalid.
-    pub(super) fn of(values: &Values, limits: ReadLimits, build: &str) -> Result<Task, StudyError> {
+    pub(super) fn of(
+        values: &Values,
+        limits: ReadLimits,
+        build: &str,
+        own: Own<'_>,
+    ) -> Result<Task, StudyError> {
+        let own = own(values.get("policy").map_or("", String::as_str));
         match values.contains_key(TRACE) {
-            true => curve(values, limits, build).map(Task::Curve),
-            false => run(values, limits, build).map(Task::Run),
+            true => curve(values, limits, build, own).map(Task::Curve),
+            false => run(values, limits, build, own).map(Task::Run),
         }
     }
 
@@ -255,7 +263,12 @@ fn set_up(values: &Values, limits: ReadLimits) -> Result<(Setup, Sight), StudyEr
     Ok((setup, sight))
 }
 
-fn run(values: &Values, limits: ReadLimits, build: &str) -> Result<RunRequest, StudyError> {
+fn run(
+    values: &Values,
+    limits: ReadLimits,
+    build: &str,
+    own: Option<Arc<dyn Yardstick>>,
+) -> Result<RunRequest, StudyError> {
     if let Some(key) = OF_CURVES.iter().find(|key| values.contains_key(**key)) {
         let what = format!("{key} is for curves, which have a `trace` in place of a `workload`");
         return Err(StudyError::Argument(what));
@@ -270,6 +283,10 @@ fn run(values: &Values, limits: ReadLimits, build: &str) -> Result<RunRequest, S
         .transpose()
         .map_err(|error| StudyError::Argument(error.to_string()))?;
     agent.as_ref().map_or(Ok(()), require_agent)?;
+    let policy = match own {
+        Some(own) => Contender::Yardstick(own),
+        None => parse_contender(&get("policy").unwrap_or_default())?,
+    };
     Ok(RunRequest {
         setup: Setup {
             memory: get("memory"),
@@ -279,14 +296,19 @@ fn run(values: &Values, limits: ReadLimits, build: &str) -> Result<RunRequest, S
             ..setup
         },
         subject: get(WORKLOAD).unwrap_or_default(),
-        columns: vec![(parse_contender(&get("policy").unwrap_or_default())?, agent)],
+        columns: vec![(policy, agent)],
         sight,
         seeds: number(values, "seeds", SEEDS_MAX)?,
         build: build.to_owned(),
     })
 }
 
-fn curve(values: &Values, limits: ReadLimits, build: &str) -> Result<CurveRequest, StudyError> {
+fn curve(
+    values: &Values,
+    limits: ReadLimits,
+    build: &str,
+    own: Option<Arc<dyn Yardstick>>,
+) -> Result<CurveRequest, StudyError> {
     let is_of_curve = |key: &str| {
         let of_both = [TRACE, "policy"].contains(&key) || key.starts_with("options.");
         of_both || OF_CURVES.contains(&key)
@@ -316,16 +338,81 @@ fn curve(values: &Values, limits: ReadLimits, build: &str) -> Result<CurveReques
         Some(Ok(rate)) => Some(SamplingPlan::new(rate, samples).map_err(StudyError::Argument)?),
         Some(Err(_)) => return Err(StudyError::argument("rate is a share of the pages")),
     };
+    let policy = match own {
+        Some(own) => own,
+        None => {
+            yardstick::parse(get("policy").unwrap_or_default()).map_err(StudyError::Argument)?
+        }
+    };
     Ok(CurveRequest {
         trace: get(TRACE).unwrap_or_default().to_owned(),
         reading: setup.reading,
-        policies: vec![
-            yardstick::parse(get("policy").unwrap_or_default()).map_err(StudyError::Argument)?,
-        ],
+        policies: vec![policy],
         sizes: sizes.map_err(StudyError::Argument)?,
         points: number(values, "points", 4096)?
             .map_or(CurveRequest::POINTS, |points| points as u16),
         sampling,
         build: build.to_owned(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use agewise_trace::DenseTrace;
+    use agewise_trace::yardstick::Counts;
+
+    use super::*;
+    use crate::study::sweep::Sweep;
+
+    /// A policy of the caller: misses everything, or fails.
+    #[derive(Debug)]
+    struct Mine(Option<&'static str>);
+
+    impl Yardstick for Mine {
+        fn name(&self) -> &str {
+            "mine"
+        }
+
+        fn misses_among(&self, trace: &DenseTrace, _: usize, _: Counts<'_>) -> u64 {
+            trace.accesses().len() as u64
+        }
+
+        fn source_sha256(&self) -> Option<&str> {
+            Some("1f")
+        }
+
+        fn failure(&self) -> Option<String> {
+            self.0.map(str::to_owned)
+        }
+    }
+
+    #[test]
+    fn a_policy_of_the_caller_fails_its_cells_only() {
+        let directory = tempfile::tempdir().unwrap();
+        let trace = directory.path().join("t.trace");
+        std::fs::write(&trace, "1\n2\n1\n").unwrap();
+        for key in [TRACE, WORKLOAD] {
+            let text = format!(
+                "[[grid]]\n{key} = '{}'\npolicy = ['lru', 'mine']",
+                trace.display()
+            );
+            for failure in [None, Some("as expected")] {
+                let own = |name: &str| -> Option<Arc<dyn Yardstick>> {
+                    (name == "mine").then(|| Arc::new(Mine(failure)) as _)
+                };
+                let limits = ReadLimits::default();
+                let mut sweep = Sweep::parse(&text, limits, "", &own).unwrap();
+                let out = tempfile::tempdir().unwrap();
+                let outcome = sweep.run(out.path(), false, &Arc::default(), |_| ());
+                let outcome = outcome.unwrap();
+                let [ran, failed] = [outcome.ran, outcome.failed.len()];
+                assert_eq!([ran, failed], [2 - failed, usize::from(failure.is_some())]);
+                for (cell, why) in outcome.failed {
+                    assert!(cell.contains("policy=mine"), "{cell}");
+                    assert!(why.to_string().contains("as expected"), "{why}");
+                }
+            }
+            assert!(Sweep::parse(&text, ReadLimits::default(), "", &|_| None).is_err());
+        }
+    }
 }
