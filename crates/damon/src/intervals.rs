@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Changing the intervals of a running monitor, explicitly or by tuning towards a share of access
-//! events (mm/damon/core.c: `damon_set_attrs`, `kdamond_tune_intervals`).
+//! Tuning the intervals of a running monitor towards a share of access events (mm/damon/core.c:
+//! `kdamond_tune_intervals`).
 
-use super::attrs::{Attrs, AttrsError, IntervalsGoal};
+use super::attrs::IntervalsGoal;
 use super::goal::feed;
 use super::monitor::{Monitor, apply_samples};
 use super::region::BP;
@@ -24,7 +24,7 @@ impl Monitor {
         let sample_us = u64::try_from(sample_us).unwrap_or(u64::MAX);
         let sample_us = sample_us.min(goal.max_sample_us).max(goal.min_sample_us);
         let aggr_us = sample_us.saturating_mul(self.looks_kept);
-        self.change_intervals(sample_us, aggr_us, true);
+        self.change_intervals(sample_us, aggr_us);
         self.next_tune_sample = self.samples + self.tune_samples(&goal);
     }
 
@@ -39,28 +39,9 @@ impl Monitor {
         u64::try_from(events * u128::from(BP) / wanted).unwrap_or(u64::MAX)
     }
 
-    /// Sets new attributes while running (`damon_set_attrs`). Counts and ages are converted to the
-    /// new intervals.
-    ///
-    /// # Errors
-    /// Attributes that the kernel would refuse; then nothing is changed.
-    pub fn set_attrs(&mut self, attrs: Attrs) -> Result<(), AttrsError> {
-        attrs.validate()?;
-        let boundary = self.samples + self.samples_in(self.attrs.aggr_us) == self.next_aggr_sample;
-        let (sample_us, aggr_us) = (attrs.sample_us, attrs.aggr_us);
-        self.attrs = Attrs {
-            sample_us: self.attrs.sample_us,
-            aggr_us: self.attrs.aggr_us,
-            ..attrs
-        };
-        self.change_intervals(sample_us, aggr_us, boundary);
-        self.looks_kept = u64::from(self.attrs.max_nr_accesses());
-        self.schedule();
-        Ok(())
-    }
-
-    /// `boundary`: an aggregation has just ended, so `nr_accesses` is complete.
-    fn change_intervals(&mut self, sample_us: u64, aggr_us: u64, boundary: bool) {
+    /// Converts counts and ages to the new intervals. Call when an aggregation has just ended, so
+    /// that `nr_accesses` is complete.
+    fn change_intervals(&mut self, sample_us: u64, aggr_us: u64) {
         let old = self.attrs;
         self.attrs.sample_us = sample_us;
         self.attrs.aggr_us = aggr_us;
@@ -77,13 +58,8 @@ impl Monitor {
             let age = u128::from(region.age) * u128::from(old.aggr_us) / u128::from(aggr_us.max(1));
             region.age = u32::try_from(age).unwrap_or(u32::MAX);
             region.last_nr_accesses = convert(region.last_nr_accesses);
-            if boundary || self.profile.converts_running_counts {
-                region.nr_accesses = convert(region.nr_accesses);
-                region.nr_accesses_bp = u64::from(region.nr_accesses) * BP;
-            } else {
-                region.nr_accesses = 0;
-                region.nr_accesses_bp = u64::from(region.last_nr_accesses) * BP;
-            }
+            region.nr_accesses = convert(region.nr_accesses);
+            region.nr_accesses_bp = u64::from(region.nr_accesses) * BP;
         }
         self.next_aggr_sample = self.samples + self.samples_in(aggr_us);
         self.next_update_sample = self.samples + self.attrs.ops_update_us / self.sample_us();
@@ -145,12 +121,7 @@ mod tests {
         monitor.start(&mut space);
         run(&mut monitor, &mut space, 20 * 10);
         let age = monitor.targets()[0].regions[0].age;
-        let finer = Attrs {
-            sample_us: 5_000,
-            aggr_us: 50_000,
-            ..Attrs::default()
-        };
-        monitor.set_attrs(finer).unwrap();
+        monitor.change_intervals(5_000, 50_000);
         let region = &monitor.targets()[0].regions[0];
         assert_eq!(
             region.age,

@@ -95,7 +95,7 @@ impl Monitor {
     }
 
     /// Schedules all periodic work, starting from the current sample.
-    pub(super) fn schedule(&mut self) {
+    fn schedule(&mut self) {
         self.next_aggr_sample = self.samples + self.samples_in(self.attrs.aggr_us);
         self.next_update_sample = self.samples + self.attrs.ops_update_us / self.sample_us();
         if let Some(goal) = self.attrs.tune {
@@ -135,11 +135,6 @@ impl Monitor {
     #[must_use]
     pub fn schemes(&self) -> &[Scheme] {
         &self.schemes
-    }
-
-    /// The schemes, mutable, for updating goals or quotas.
-    pub fn schemes_mut(&mut self) -> &mut [Scheme] {
-        &mut self.schemes
     }
 
     /// Number of regions of all targets.

@@ -115,8 +115,8 @@ fn inactive_schemes_put_it_to_sleep() {
             interval_us: 5_000_000
         }
     );
-    monitor.schemes_mut()[1].watermarks = None;
-    monitor.schemes_mut()[1].active = true;
+    monitor.schemes[1].watermarks = None;
+    monitor.schemes[1].active = true;
     assert_eq!(
         monitor.wait(&space),
         Wait::Sample,

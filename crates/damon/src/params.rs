@@ -32,17 +32,6 @@ impl Errno {
             Errno::Erange => "ERANGE",
         }
     }
-
-    /// Its number on Linux.
-    #[must_use]
-    pub fn number(self) -> i32 {
-        match self {
-            Errno::Enoent => 2,
-            Errno::Eacces => 13,
-            Errno::Einval => 22,
-            Errno::Erange => 34,
-        }
-    }
 }
 
 /// Parameters that the kernel refuses.

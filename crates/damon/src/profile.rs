@@ -15,8 +15,6 @@ pub struct Profile {
     pub rounds_limit_up: bool,
     /// Intervals can be tuned towards a goal, at each aggregation.
     pub tunes_intervals: bool,
-    /// New intervals also convert the counts of the current aggregation, not only of the last one.
-    pub converts_running_counts: bool,
     /// A region that was split for a scheme is merged again after the scheme was applied.
     pub rejoins_regions: bool,
     /// A quota needs room for a whole smallest region.
@@ -45,7 +43,6 @@ impl Profile {
         limits_merged_regions: false,
         rounds_limit_up: false,
         tunes_intervals: false,
-        converts_running_counts: true,
         rejoins_regions: false,
         quota_is_exact: false,
         sort_weights: (1, 0),
@@ -64,7 +61,6 @@ impl Profile {
         limits_merged_regions: true,
         rounds_limit_up: true,
         tunes_intervals: true,
-        converts_running_counts: false,
         rejoins_regions: true,
         quota_is_exact: true,
         sort_weights: (1, 1),

@@ -6,7 +6,7 @@
 use std::hint::black_box;
 
 use agewise_host::access::{
-    AccessSource, AddressRange, Batch, PAGE_BYTES, ScanCost, SightSink, TableSight, Target,
+    AccessSource, AddressRange, Batch, PAGE_BYTES, SightSink, TableSight, Target,
 };
 use agewise_host::clear::hand::{ClearHand, KernelHand, RefsScope};
 use agewise_host::clear::{ClearPolicy, Clearer};
@@ -42,11 +42,7 @@ fn main() {
     match PageWalk::open() {
         Err(error) => println!("SKIPPED walk: {error}"),
         Ok(walk) => {
-            println!(
-                "maps {} KiB, {:?}",
-                walk.memory_bytes() >> 10,
-                walk.flavour()
-            );
+            println!("{:?}", walk.flavour());
             drop(walk);
             for thp in [false, true] {
                 walking(pages, thp);
@@ -122,7 +118,6 @@ fn walking(pages: usize, thp: bool) {
             let Ok(mut walk) = PageWalk::open_with(Some(flavour), capacity) else {
                 continue;
             };
-            let mut report = ScanCost::default();
             let times: Vec<(f64, f64)> = (0..15)
                 .map(|turn| {
                     if is_cold {
@@ -135,8 +130,8 @@ fn walking(pages: usize, thp: bool) {
                         black_box(sight.bits.young);
                     };
                     let target = Target::by_pid(child.pid);
-                    report = walk.scan(&target, &[range(pages)], &mut sink).unwrap();
-                    ((thread_cpu_ns() - began) as f64, report.cpu_ns as f64)
+                    let read_ns = walk.scan(&target, &[range(pages)], &mut sink).unwrap();
+                    ((thread_cpu_ns() - began) as f64, read_ns as f64)
                 })
                 .collect();
             let whole = median(times.iter().map(|t| t.0).collect());
@@ -144,16 +139,12 @@ fn walking(pages: usize, thp: bool) {
             let (least, read) = (best(&reads), median(reads));
             println!(
                 "walk {} {flavour:?} {tables} tables{}: {:.4} ms/GiB in all, {:.4} reading and \
-                 extracting (best {:.4}); {} tables {} leaves {} calls, {} unreadable",
+                 extracting (best {:.4})",
                 if thp { "THP" } else { "4K" },
                 if is_cold { ", cold" } else { "" },
                 whole / 1e6 / gib,
                 read / 1e6 / gib,
                 least / 1e6 / gib,
-                report.tables,
-                report.leaves,
-                report.calls,
-                report.unreadable,
             );
         }
     }
@@ -295,7 +286,7 @@ fn steady(pages: usize) {
             hand: KernelHand::new(&process),
             young: 0,
         };
-        let report = walk
+        let read_ns = walk
             .scan(&Target::from(&process), &ranges, &mut watch)
             .unwrap();
         let young = watch.young;
@@ -309,7 +300,7 @@ fn steady(pages: usize) {
                 "steady, scan {scan}: {:.2} ms (walk {:.2}, clear {:.2}): {young} young pages, {} \
                  tables cleared, {} ranges",
                 took as f64 / 1e6,
-                report.cpu_ns as f64 / 1e6,
+                read_ns as f64 / 1e6,
                 cleared.cpu_ns as f64 / 1e6,
                 cleared.tables_cleared,
                 cleared.ranges,

@@ -53,7 +53,8 @@ impl Target {
 }
 
 /// Addresses `start..end` of one address space; a source is asked for whole pages within one
-/// mapping (VMA).
+/// mapping (VMA). The page-table walk in C reads it as it is (`bpf/layout.h`).
+#[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AddressRange {
     /// First byte.
@@ -182,8 +183,6 @@ pub struct Batch {
     pub begin_ns: u64,
     /// `CLOCK_MONOTONIC` ns when reading ended.
     pub end_ns: u64,
-    /// Number of sights shown.
-    pub sights: u32,
 }
 
 /// Receives the sights of a scan.
@@ -218,25 +217,6 @@ impl<F: FnMut(&TableSight<'_>)> SightSink for F {
     }
 }
 
-/// What a scan cost, and what it found.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ScanCost {
-    /// CPU time spent reading and building bitmaps (kernel and user, without the sink), in ns.
-    pub cpu_ns: u64,
-    /// System calls that read page tables.
-    pub calls: u64,
-    /// Last-level tables read.
-    pub tables: u64,
-    /// 2 MiB and 1 GiB leaves found (a 1 GiB leaf counts 512 times).
-    pub leaves: u64,
-    /// Pages found present (4 KiB units).
-    pub present_pages: u64,
-    /// Tables skipped because they kept changing during the read, or held invalid entries.
-    pub unreadable: u64,
-    /// Tables read again because they changed during the read.
-    pub retries: u64,
-}
-
 /// The finest unit that a source can distinguish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resolution {
@@ -263,7 +243,8 @@ pub trait AccessSource {
     /// What it can report.
     fn abilities(&self) -> Abilities;
 
-    /// Looks once at `ranges` (whole pages, ascending, disjoint) of `target`.
+    /// Looks once at `ranges` (whole pages, ascending, disjoint) of `target`. Returns the CPU time
+    /// in ns spent reading and building bitmaps (kernel and user, without the sink).
     ///
     /// # Errors
     /// [`AccessError`]. Sights shown before an error remain valid for the time they carry.
@@ -272,7 +253,7 @@ pub trait AccessSource {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanCost, AccessError>;
+    ) -> Result<u64, AccessError>;
 }
 
 /// Checks that the kernel's pages have [`PAGE_BYTES`], for `what` cannot deal with larger ones.

@@ -58,7 +58,7 @@ impl InterimScans {
         };
         let scanned = source.scan(target, &self.ranges, &mut sink);
         young.rewind();
-        Ok(scanned?.cpu_ns)
+        scanned
     }
 
     /// Takes in a table that a look shows, of a mapping of this kind. Returns the pages seen

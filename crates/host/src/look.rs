@@ -3,7 +3,7 @@
 //! has the accessed bits cleared batch by batch. The agent, the recorder and the budget each have a
 //! sink of their own; [`Clearing`] is what these share.
 
-use crate::access::{AccessError, Batch, ScanCost};
+use crate::access::{AccessError, Batch};
 use crate::clear::hand::KernelHand;
 use crate::clear::{ClearError, ClearReport, Clearer};
 use crate::error::FileError;
@@ -47,8 +47,8 @@ impl LookError {
 /// The cost of a look, and what was cleared.
 #[derive(Debug)]
 pub(crate) struct Looked {
-    /// The cost of reading.
-    pub cost: ScanCost,
+    /// CPU time of reading, ns.
+    pub read_ns: u64,
     /// The outcome of clearing. After an error, what the sink saw is still valid.
     pub cleared: Result<ClearReport, ClearError>,
 }
@@ -85,16 +85,16 @@ impl<'a> Clearing<'a> {
     ///
     /// # Errors
     /// The page tables could not be read to the end. What the sink saw before is still valid.
-    pub fn end(mut self, scanned: Result<ScanCost, AccessError>) -> Result<Looked, AccessError> {
+    pub fn end(mut self, scanned: Result<u64, AccessError>) -> Result<Looked, AccessError> {
         if matches!(scanned, Err(AccessError::Changed { .. })) {
             self.clearer.forget();
         }
-        let cost = scanned?;
+        let read_ns = scanned?;
         let cleared = match self.failed {
             Some(error) => Err(error),
             None if self.is_on => self.clearer.finish(&mut self.hand),
             None => Ok(ClearReport::default()),
         };
-        Ok(Looked { cost, cleared })
+        Ok(Looked { read_ns, cleared })
     }
 }

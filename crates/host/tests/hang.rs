@@ -10,9 +10,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use agewise_damon::attrs::Attrs;
 use agewise_host::access::pagemap::Pagemap;
-use agewise_host::access::{
-    Abilities, AccessError, AccessSource, AddressRange, ScanCost, SightSink, Target,
-};
+use agewise_host::access::{Abilities, AccessError, AccessSource, AddressRange, SightSink, Target};
 use agewise_host::activate::activate;
 use agewise_host::agent::{Agent, AgentConfig, Subject, Targets};
 use agewise_host::budgeted::{Budgeted, HeldMemory};
@@ -64,7 +62,7 @@ impl<S: AccessSource> AccessSource for HangsBefore<S> {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanCost, AccessError> {
+    ) -> Result<u64, AccessError> {
         if let Some(child) = self.child.take_if(|child| child.pid == target.pid) {
             hang(&child);
         }

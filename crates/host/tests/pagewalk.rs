@@ -75,8 +75,7 @@ impl SightSink for Seen {
 
 fn scan(walk: &mut PageWalk, pid: u32, ranges: &[AddressRange]) -> Seen {
     let mut seen = Seen::default();
-    let report = walk.scan(&Target::by_pid(pid), ranges, &mut seen).unwrap();
-    assert_eq!(report.present_pages, seen.present.len() as u64);
+    walk.scan(&Target::by_pid(pid), ranges, &mut seen).unwrap();
     seen
 }
 

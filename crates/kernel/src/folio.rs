@@ -337,13 +337,6 @@ impl Default for FolioList {
 }
 
 impl FolioList {
-    /// Newest folio, or `Pfn::NONE`.
-    #[inline]
-    #[must_use]
-    pub fn head(&self) -> Pfn {
-        self.head
-    }
-
     /// Oldest folio, or `Pfn::NONE`.
     #[inline]
     #[must_use]

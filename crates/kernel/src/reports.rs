@@ -109,27 +109,6 @@ impl Lru {
         self.folios[pfn].clear(Flag::Active);
     }
 
-    /// A folio became mlocked or otherwise unevictable.
-    pub fn make_unevictable(&mut self, pfn: Pfn) {
-        self.folios[pfn].set(Flag::Mlocked);
-        if self.folios[pfn].has(Flag::Lru) && !self.folios[pfn].has(Flag::Unevictable) {
-            self.list_del(pfn);
-            self.folios[pfn].clear(Flag::Active);
-            self.folios[pfn].set(Flag::Unevictable);
-            self.list_add(pfn, false);
-        }
-    }
-
-    /// A folio became evictable again.
-    pub fn make_evictable(&mut self, pfn: Pfn) {
-        self.folios[pfn].clear(Flag::Mlocked);
-        if self.folios[pfn].has(Flag::Lru) && self.folios[pfn].has(Flag::Unevictable) {
-            self.list_del(pfn);
-            self.folios[pfn].clear(Flag::Unevictable);
-            self.list_add(pfn, false);
-        }
-    }
-
     /// Writeback of a folio ended, and the world has cleared `Writeback`. A folio that reclaim is
     /// waiting for is rotated to the tail (`folio_rotate_reclaimable`).
     pub fn writeback_end(&mut self, pfn: Pfn, cpu: usize) {

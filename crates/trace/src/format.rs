@@ -124,8 +124,6 @@ pub type OpenReader = fn(Input, &ReadOptions) -> Result<Box<dyn RequestReader>, 
 pub struct Format {
     /// Its name in `--format`.
     pub name: &'static str,
-    /// One line for help and lists.
-    pub summary: &'static str,
     /// Substrings of file names that suggest this format (compared in lower case).
     pub name_hints: &'static [&'static str],
     /// Groups of words (lower case): a free-text description that contains all words of a group

@@ -26,12 +26,6 @@ impl PageSample {
         }
     }
 
-    /// The share of pages.
-    #[must_use]
-    pub fn rate(&self) -> f64 {
-        self.rate
-    }
-
     /// Whether a page is selected.
     #[must_use]
     pub fn chooses(&self, page: u64) -> bool {

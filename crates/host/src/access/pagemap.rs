@@ -19,7 +19,7 @@ use std::sync::Arc;
 use agewise_policy::table::TableBits;
 
 use super::{
-    Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, Resolution, ScanCost,
+    Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, Resolution,
     SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
 use crate::clock::{monotonic_ns, thread_cpu_ns};
@@ -90,9 +90,9 @@ impl AccessSource for Pagemap {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanCost, AccessError> {
+    ) -> Result<u64, AccessError> {
         check_ranges(ranges)?;
-        let mut cost = ScanCost::default();
+        let mut cpu_ns = 0;
         let mut began = thread_cpu_ns();
         let process = open_target(target)?;
         let begin_ns = monotonic_ns();
@@ -101,15 +101,11 @@ impl AccessSource for Pagemap {
         self.reader.begin();
         self.read(target.pid, &of, &shared)?;
         let mappings = referenced(&self.reader.smaps);
-        let mut batch = Batch {
-            begin_ns,
-            ..Default::default()
-        };
         let mut table: Option<Building> = None;
         loop {
-            cost.cpu_ns += thread_cpu_ns() - began;
+            cpu_ns += thread_cpu_ns() - began;
             for region in &self.reader.regions {
-                let mut show = |sight: &TableSight<'_>| show(sight, &mut cost, &mut batch, sink);
+                let mut show = |sight: &TableSight<'_>| sink.table(sight);
                 if table
                     .as_ref()
                     .is_none_or(|table| table.range.end <= region.start)
@@ -135,13 +131,14 @@ impl AccessSource for Pagemap {
             self.read(target.pid, &of, &shared)?;
         }
         if let Some(mut table) = table {
-            table.flush(&mut |sight| show(sight, &mut cost, &mut batch, sink));
+            table.flush(&mut |sight| sink.table(sight));
         }
-        cost.calls = self.reader.calls;
-        cost.cpu_ns += thread_cpu_ns() - began;
-        batch.end_ns = monotonic_ns();
-        sink.batch_end(&batch);
-        Ok(cost)
+        cpu_ns += thread_cpu_ns() - began;
+        sink.batch_end(&Batch {
+            begin_ns,
+            end_ns: monotonic_ns(),
+        });
+        Ok(cpu_ns)
     }
 }
 
@@ -150,13 +147,6 @@ fn was_referenced(mappings: &[Referenced], range: AddressRange) -> bool {
     mappings
         .iter()
         .any(|mapping| touches(mapping) && mapping.referenced > 0)
-}
-
-fn show(sight: &TableSight<'_>, cost: &mut ScanCost, batch: &mut Batch, sink: &mut dyn SightSink) {
-    cost.present_pages += sight.bits.present.len();
-    cost.tables += 1;
-    batch.sights += 1;
-    sink.table(sight);
 }
 
 /// A sight under construction, extended region by region.
@@ -302,16 +292,13 @@ mod tests {
                 young += sight.bits.young.len();
             };
             let target = Target::by_pid(std::process::id());
-            let cost = source.scan(&target, &[range], &mut sink).unwrap();
+            source.scan(&target, &[range], &mut sink).unwrap();
             // Huge pages may have filled the gaps, but every page written is present.
             for page in (0..pages).filter(|page| page % 5 != 4) {
                 assert!(present[page], "page {page}");
             }
-            assert_eq!(
-                cost.present_pages,
-                present.iter().filter(|&&p| p).count() as u64
-            );
-            assert_eq!(young, cost.present_pages, "just written");
+            let present_pages = present.iter().filter(|&&is| is).count() as u64;
+            assert_eq!(young, present_pages, "just written");
             shown.push(present);
         }
         assert_eq!(shown[0], shown[1]);

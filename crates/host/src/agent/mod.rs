@@ -44,7 +44,7 @@ use cache::Cache;
 use classify::{Extra, Nodes, Shared, WHOLE_PARTS};
 use reporting::Cost;
 use share::Sharing;
-use space::{LookCost, clock_ms};
+use space::clock_ms;
 use target::Known;
 
 /// Ticks for which a pid is assumed to remain a kernel thread: there are many, they live long, and
@@ -241,12 +241,9 @@ impl Agent {
         self.read_mappings(&mut report, &mut next_process);
         self.find_shared();
         self.follow();
-        let mut cost = LookCost {
-            walk_ns: self.peek(&mut next_process),
-            ..LookCost::default()
-        };
+        report.walk_ns = self.peek(&mut next_process);
         self.set_clear_policies();
-        self.look(tap, &mut report, &mut cost);
+        self.look(tap, &mut report);
         self.unseen_processes = report.failed;
         self.unseen_cgroups = report.unseen_cgroups;
         if let Some(cache) = &mut self.cache {
@@ -255,8 +252,6 @@ impl Agent {
         self.last_tick_ms = clock_ms();
         self.mark_gone();
         report.cpu_ns = thread_cpu_ns() - began_ns;
-        (report.walk_ns, report.clear_ns) = (cost.walk_ns, cost.clear_ns);
-        report.classify_ns = cost.classify_ns;
         self.note_cost(&report);
         Ok(report)
     }
@@ -382,12 +377,7 @@ impl Agent {
         }
     }
 
-    fn look(
-        &mut self,
-        mut tap: Option<&mut dyn Tap>,
-        report: &mut TickReport,
-        cost: &mut LookCost,
-    ) {
+    fn look(&mut self, mut tap: Option<&mut dyn Tap>, report: &mut TickReport) {
         let all_in_one = self.targets.share_pages();
         let mut gone = Vec::new();
         let mut fresh = FrameSet::default();
@@ -429,9 +419,9 @@ impl Agent {
                     report.young_pages += look.counts.young;
                     report.refaulted_pages += look.counts.refaulted;
                     report.uncleared_pages += look.clear.uncleared_pages;
-                    cost.walk_ns += look.walk_ns;
-                    cost.classify_ns += look.classify_ns;
-                    cost.clear_ns += look.clear_ns;
+                    report.walk_ns += look.walk_ns;
+                    report.classify_ns += look.classify_ns;
+                    report.clear_ns += look.clear_ns;
                 }
                 Err(error) if error.is_gone() => {
                     report.vanished += 1;

@@ -15,8 +15,8 @@ use agewise_policy::table::{PageSet, TableBits};
 use super::tests::{Sleeper, agent};
 use super::*;
 use crate::access::{
-    Abilities, AccessError, AddressRange, Entries, Leaf, PAGE_BYTES, ScanCost, SightSink,
-    TABLE_BYTES, TableSight, covered,
+    Abilities, AccessError, AddressRange, Entries, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES,
+    TableSight, covered,
 };
 use crate::cgroup::{Cgroup, Hierarchy, Version};
 use crate::root::ProcRoot;
@@ -76,7 +76,7 @@ impl AccessSource for Library {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanCost, AccessError> {
+    ) -> Result<u64, AccessError> {
         let error = self.failures.borrow().get(&target.pid).copied();
         if let Some(error) = error.filter(|_| !self.is_late.get()) {
             return Err(error(target.pid));
@@ -111,7 +111,7 @@ impl AccessSource for Library {
         }
         match error {
             Some(error) => Err(error(target.pid)),
-            None => Ok(ScanCost::default()),
+            None => Ok(0),
         }
     }
 }

@@ -68,7 +68,7 @@ pub struct Space {
 }
 
 /// The CPU time in ns of one look at one process, by step, and its counts.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct LookCost {
     pub walk_ns: u64,
     pub classify_ns: u64,
@@ -330,8 +330,7 @@ impl Space {
                 young.insert(frame);
             });
         };
-        let cost = source.scan(&Target::from(&self.process), &ranges, &mut sink)?;
-        Ok(cost.cpu_ns)
+        Ok(source.scan(&Target::from(&self.process), &ranges, &mut sink)?)
     }
 
     /// Records what was accessed so far, in case another program clears it before the next look.
@@ -354,7 +353,7 @@ impl Space {
         let bounds = extra.returned_bounds;
         let looked = self.scan(source, shared, extra);
         self.interim.end(&self.followed.ranges);
-        let (Looked { cost, cleared }, mut counts, back) = looked?;
+        let (Looked { read_ns, cleared }, mut counts, back) = looked?;
         if self.followed.is_sample() {
             scale_up(&mut counts, self.followed.known_pages());
         }
@@ -362,8 +361,8 @@ impl Space {
         let clear = cleared?;
         let total_ns = thread_cpu_ns() - began_ns;
         Ok(LookCost {
-            walk_ns: cost.cpu_ns,
-            classify_ns: total_ns.saturating_sub(cost.cpu_ns + clear.cpu_ns),
+            walk_ns: read_ns,
+            classify_ns: total_ns.saturating_sub(read_ns + clear.cpu_ns),
             clear_ns: clear.cpu_ns,
             counts,
             clear,

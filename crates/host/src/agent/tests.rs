@@ -14,7 +14,7 @@ use super::report::Elsewhere;
 use super::*;
 use crate::access::fake::{FakeSource, FakeTable};
 use crate::access::{
-    Abilities, AccessError, AddressRange, Leaf, PAGE_BYTES, ScanCost, SightSink, TABLE_BYTES,
+    Abilities, AccessError, AddressRange, Leaf, PAGE_BYTES, SightSink, TABLE_BYTES,
 };
 use crate::clear::Means;
 use crate::mover;
@@ -85,7 +85,7 @@ impl AccessSource for Changing {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanCost, AccessError> {
+    ) -> Result<u64, AccessError> {
         self.0.borrow_mut().scan(target, ranges, sink)
     }
 }

@@ -146,10 +146,6 @@ impl<T: Copy> Mapping<T> {
         })
     }
 
-    pub fn bytes(&self) -> usize {
-        self.map_bytes
-    }
-
     pub fn get(&self, index: usize) -> &T {
         assert!(index < self.count, "map slot {index} of {}", self.count);
         // SAFETY: within the mapping; T is plain old data; written only during a run, which takes

@@ -21,16 +21,10 @@ impl Clearer {
     pub fn clear(&mut self, hand: &mut dyn ClearHand, batch: &Batch) -> Result<(), ClearError> {
         let late_ns = LATE_NS.max(self.policy.min_interval_ns / LATE_PART);
         if monotonic_ns().saturating_sub(batch.begin_ns) > late_ns {
-            self.leave();
+            self.report.tables_late += self.notes.tables();
+            self.notes.forget();
         }
         self.clear_noted(hand)
-    }
-
-    fn leave(&mut self) {
-        self.report.tables_late += self.notes.tables();
-        self.notes.forget();
-        // A run may have begun in an earlier batch, which was cleared in time.
-        self.runs.close();
     }
 
     fn clear_noted(&mut self, hand: &mut dyn ClearHand) -> Result<(), ClearError> {
@@ -38,8 +32,7 @@ impl Clearer {
             return Ok(());
         }
         let began = thread_cpu_ns();
-        self.notes.make_runs(&mut self.runs);
-        let mut runs = self.runs.take(true);
+        let mut runs = self.notes.take_runs(self.cost.worth_bridging());
         self.hold_back(&mut runs);
         self.clear_runs(hand, &runs, began)
     }

@@ -41,7 +41,7 @@ use crate::access::{Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::vma::{Vma, VmaKind};
 use hand::{MapCounts, RefsScope};
 use notes::Notes;
-use runs::{Run, Runs};
+use runs::Run;
 
 mod carry_out;
 mod folios;
@@ -99,6 +99,9 @@ const LATE_NS: u64 = 20_000_000;
 const LATE_PART: u64 = 10;
 /// A write to `clear_refs` for a few pages waits at most this long.
 const REFS_WAIT_NS: u64 = 60_000_000_000;
+/// Longest time for which `clear_refs` may stall page faults of the target, if it is not the only
+/// means.
+const STALL_NS_MAX: f64 = 1e8;
 /// Pages checked for other mappings, per mapping.
 const PROBES: u8 = 8;
 /// Clearing scans after which a mapping is checked again.
@@ -112,7 +115,6 @@ pub struct Clearer {
     cost: CostModel,
     /// What this batch showed, kept until it is cleared.
     notes: Notes,
-    runs: Runs,
     counts: Arc<MapCounts>,
     sharing: HashMap<u64, Sharing>,
     mappings: Vec<Mapping>,
@@ -146,13 +148,11 @@ impl Clearer {
 
     /// Like [`new`](Self::new), with a file that several clearers share.
     pub fn with_counts(pid: u32, policy: ClearPolicy, counts: Arc<MapCounts>) -> Self {
-        let cost = CostModel::default();
         Clearer {
             pid,
             policy,
-            cost,
+            cost: CostModel::default(),
             notes: Notes::default(),
-            runs: Runs::new(cost.worth_bridging(), policy.max_run_bytes),
             counts,
             sharing: HashMap::new(),
             mappings: Vec::new(),
@@ -199,9 +199,6 @@ impl Clearer {
         self.waiting = [0; 2];
         self.held = None;
         self.notes.forget();
-        self.runs.take(true);
-        self.runs
-            .set_limits(self.cost.worth_bridging(), self.policy.max_run_bytes);
         if due {
             self.scan += 1;
             self.by_refs = self.choose_refs(now_ns);
@@ -285,8 +282,7 @@ impl Clearer {
         let pause = self
             .last_refs_ns
             .map_or(f64::MAX, |last| now_ns.saturating_sub(last) as f64);
-        stall_ns <= self.policy.max_stall_ns as f64
-            && stall_ns <= pause * self.policy.max_stall_share
+        stall_ns <= STALL_NS_MAX && stall_ns <= pause * self.policy.max_stall_share
     }
 
     /// Sets another policy from the next scan on. What was learned is kept.

@@ -5,8 +5,11 @@
 
 use agewise_policy::table::PageSet;
 
-use super::runs::Runs;
+use super::runs::{Run, Runs};
 use crate::access::TABLE_BYTES;
+
+/// The longest run, which bounds how long one call holds the target's mmap lock (0.2 ms).
+const RUN_BYTES_MAX: u64 = 16 << 20;
 
 #[derive(Clone, Copy, Debug)]
 enum Note {
@@ -70,8 +73,9 @@ impl Notes {
         }
     }
 
-    /// Turns the notes into runs, and drops them.
-    pub fn make_runs(&mut self, runs: &mut Runs) {
+    /// Turns the notes into runs, and drops them. `bridge_pages` is that of [`Runs::new`].
+    pub fn take_runs(&mut self, bridge_pages: u32) -> Vec<Run> {
+        let mut runs = Runs::new(bridge_pages, RUN_BYTES_MAX);
         let mut bits = self.bits.drain(..);
         for note in self.notes.drain(..) {
             match note {
@@ -92,6 +96,7 @@ impl Notes {
         }
         drop(bits);
         self.wanted = false;
+        runs.end()
     }
 
     /// Number of tables of base pages to clear.

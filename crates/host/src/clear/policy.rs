@@ -21,14 +21,8 @@ pub struct ClearPolicy {
     pub min_interval_ns: u64,
     /// CPU time per scan for clearing; tables take turns to stay within it. `None`: no limit.
     pub budget_ns: Option<u64>,
-    /// The longest range, which bounds how long one call holds the target's mmap lock (16 MiB: 0.2
-    /// ms).
-    pub max_run_bytes: u64,
     /// Largest share of time for which `clear_refs` may stall page faults of the target.
     pub max_stall_share: f64,
-    /// Longest such stall; if it would be longer, `clear_refs` is not used (except by
-    /// [`Means::Refs`]).
-    pub max_stall_ns: u64,
     /// If at most this share of present pages needs `clear_refs`, they wait for a minute and count
     /// as young until then. 0: they never wait.
     pub refs_wait_ratio: f64,
@@ -40,9 +34,7 @@ impl Default for ClearPolicy {
             means: Means::Auto,
             min_interval_ns: 0,
             budget_ns: None,
-            max_run_bytes: 16 << 20,
             max_stall_share: 0.005,
-            max_stall_ns: 100_000_000,
             refs_wait_ratio: 0.01,
         }
     }

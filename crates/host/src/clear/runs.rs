@@ -31,7 +31,6 @@ impl Runs {
     /// than left out. `max_bytes`: the longest run, since a call holds the target's mmap lock for
     /// reading.
     pub fn new(bridge_pages: u32, max_bytes: u64) -> Self {
-        let max_bytes = max_bytes.max(TABLE_BYTES);
         Runs {
             done: Vec::new(),
             open: None,
@@ -39,12 +38,6 @@ impl Runs {
             bridge_pages,
             max_bytes,
         }
-    }
-
-    /// Changes the limits given to [`new`](Self::new).
-    pub fn set_limits(&mut self, bridge_pages: u32, max_bytes: u64) {
-        self.bridge_pages = bridge_pages;
-        self.max_bytes = max_bytes.max(TABLE_BYTES);
     }
 
     /// Adds a table of base pages: `wanted` pages must be covered, and covering other `present`
@@ -95,12 +88,10 @@ impl Runs {
         self.add(va, va + TABLE_BYTES, 1);
     }
 
-    /// Takes the complete runs; with `all`, also the one that could still grow.
-    pub fn take(&mut self, all: bool) -> Vec<Run> {
-        if all {
-            self.close();
-        }
-        std::mem::take(&mut self.done)
+    /// All runs.
+    pub fn end(mut self) -> Vec<Run> {
+        self.close();
+        self.done
     }
 
     fn enter(&mut self, of: usize) {
@@ -175,7 +166,7 @@ mod tests {
     fn a_gap_is_bridged_up_to_the_limit() {
         let mut runs = Runs::new(3, 1 << 30);
         runs.table(0, 0, &bits(&[10, 14, 19]), &ALL);
-        let got = runs.take(true);
+        let got = runs.end();
         assert_eq!(got.len(), 2);
         assert_eq!(
             got[0].range,
@@ -199,7 +190,7 @@ mod tests {
         let mut runs = Runs::new(0, 1 << 30);
         runs.table(0, 0, &bits(&[1, 511]), &bits(&[1, 511]));
         runs.table(0, TABLE_BYTES, &bits(&[7]), &bits(&[7]));
-        let got = runs.take(true);
+        let got = runs.end();
         assert_eq!(got.len(), 1);
         assert_eq!(
             got[0].range,
@@ -219,7 +210,7 @@ mod tests {
         runs.leaf(1, 2 * TABLE_BYTES);
         runs.table(1, 3 * TABLE_BYTES, &ALL, &ALL);
         let got: Vec<_> = runs
-            .take(true)
+            .end()
             .iter()
             .map(|run| (run.range.start / TABLE_BYTES, run.range.len()))
             .collect();
@@ -254,7 +245,7 @@ mod tests {
                     want.push(wanted.contains(page));
                 }
             }
-            let got = runs.take(true);
+            let got = runs.end();
             let mut covered = vec![false; have.len()];
             for run in &got {
                 let page = |address: u64| (address / 4096) as usize;

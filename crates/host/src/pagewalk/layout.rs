@@ -3,6 +3,8 @@
 
 use agewise_policy::table::PAGES_PER_TABLE;
 
+pub use crate::access::AddressRange as Range;
+
 /// Most ranges per call.
 pub const MAX_RANGES: usize = 1024;
 
@@ -30,16 +32,6 @@ pub const RC_KTHREAD: u32 = 4;
 pub const RC_CHANGED: u32 = 5;
 /// The task id belongs to another process.
 pub const RC_OTHER_TASK: u32 = 6;
-
-/// A range of addresses to walk.
-#[repr(C)]
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Range {
-    /// First byte.
-    pub start: u64,
-    /// One past the last byte.
-    pub end: u64,
-}
 
 /// One finding of the walk.
 #[repr(C)]

@@ -15,11 +15,11 @@
 //! Supports x86-64, and AArch64 with pages of 4, 16 and 64 KiB. Needs BTF, BPF syscall programs or
 //! task iterators (Linux 5.17), CAP_BPF and CAP_PERFMON.
 
-use agewise_policy::table::{PAGES_PER_TABLE, PageSet, TableBits};
+use agewise_policy::table::{PageSet, TableBits};
 
 use crate::access::{
     Abilities, AccessError, AccessSource, AddressRange, Batch, Entries, Leaf, LeafRun, Resolution,
-    ScanCost, SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
+    SightSink, TABLE_BYTES, TableSight, Target, check_ranges, covered,
 };
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use digest::Digester;
@@ -106,11 +106,6 @@ impl PageWalk {
         machine::walk_to(&mut self.program, &self.machine, va)
     }
 
-    /// Bytes of memory in the maps shared with the kernel.
-    pub fn memory_bytes(&self) -> usize {
-        self.program.memory_bytes()
-    }
-
     /// One call: walks from `va` in `joined[first]` on. `tid` is the thread to use, since the
     /// target's leader may have exited while other threads live.
     fn call(
@@ -151,18 +146,12 @@ impl PageWalk {
     }
 
     /// Shows the findings of the last call to the sink.
-    fn show(
-        &self,
-        found: &Ctl,
-        cursor: &mut Cursor<'_>,
-        cost: &mut ScanCost,
-        sink: &mut Shown<'_>,
-    ) {
+    fn show(&self, found: &Ctl, cursor: &mut Cursor<'_>, sink: &mut Shown<'_>) {
         let mut joined = self.joined.iter().peekable();
         let mut entries = self.program.entries(found.n_entries);
         while let Some((entry, rest)) = entries.split_first() {
             if let Some((range, alike)) = leaves_alike(&self.machine, entries, cursor) {
-                self.show_leaves(range, &entries[..alike], cost, sink);
+                self.show_leaves(range, &entries[..alike], sink);
                 entries = &entries[alike..];
                 continue;
             }
@@ -174,11 +163,11 @@ impl PageWalk {
             match entry.kind {
                 layout::KIND_TABLE => {
                     let end = slot_end(entry.va, shape.part_bytes()).min(end);
-                    self.show_part(cursor, entry, end, cost, sink);
+                    self.show_part(cursor, entry, end, sink);
                 }
                 layout::KIND_PMD | layout::KIND_PUD => {
                     let level = if entry.kind == layout::KIND_PMD { 1 } else { 2 };
-                    self.show_leaf(cursor, entry, shape.entry_bytes(level), end, cost, sink);
+                    self.show_leaf(cursor, entry, shape.entry_bytes(level), end, sink);
                 }
                 kind => {
                     debug_assert!(
@@ -186,20 +175,14 @@ impl PageWalk {
                     );
                     let level = kind - layout::KIND_BAD_TABLE + 1;
                     let end = slot_end(entry.va, shape.entry_bytes(level)).min(end);
-                    hide(cursor, entry.va, end, cost, sink);
+                    hide(cursor, entry.va, end, sink);
                 }
             }
         }
     }
 
     /// Shows several leaves that look alike and lie in range number `range`.
-    fn show_leaves(
-        &self,
-        range: usize,
-        leaves: &[Entry],
-        cost: &mut ScanCost,
-        sink: &mut Shown<'_>,
-    ) {
+    fn show_leaves(&self, range: usize, leaves: &[Entry], sink: &mut Shown<'_>) {
         let tables = leaves.len() as u64;
         let bits = leaf_bits(&self.machine, leaves[0].entry);
         let format = self.machine.format;
@@ -212,40 +195,29 @@ impl PageWalk {
             seen_ns: sink.seen_ns,
             entries: Entries::Leaf(format.pfn_in_leaf(leaves[0].entry, TABLE_BYTES, 0)),
         };
-        cost.leaves += tables;
-        cost.present_pages += tables * PAGES_PER_TABLE as u64;
-        sink.sights += leaves.len() as u32;
         let run = LeafRun::new(first, tables, Some((leaves, format)));
         sink.sink.leaves(&run);
     }
 
     /// Shows what 512 entries of a table map, from the address of `entry` to `end`.
-    fn show_part(
-        &self,
-        cursor: &mut Cursor<'_>,
-        entry: &Entry,
-        end: u64,
-        cost: &mut ScanCost,
-        sink: &mut Shown<'_>,
-    ) {
+    fn show_part(&self, cursor: &mut Cursor<'_>, entry: &Entry, end: u64, sink: &mut Shown<'_>) {
         let digest = &self.digested[entry.slot as usize];
         if !digest.makes_sense {
-            hide(cursor, entry.va, end, cost, sink);
+            hide(cursor, entry.va, end, sink);
             return;
         }
         let format = self.machine.format;
         let entries = Entries::Table(&self.program.table(entry.slot).e, format);
-        cost.tables += 1;
         if format.shape == Shape::PAGES_4K {
             let bits = &digest.bits;
-            emit(cursor, entry.va, Leaf::Page, bits, entries, cost, sink);
+            emit(cursor, entry.va, Leaf::Page, bits, entries, sink);
             return;
         }
         let mut va = entry.va;
         while va < end {
             let bits = format.shape.pages_of(&digest.bits, va & !(TABLE_BYTES - 1));
             if bits != TableBits::default() {
-                emit(cursor, va, Leaf::Page, &bits, entries, cost, sink);
+                emit(cursor, va, Leaf::Page, &bits, entries, sink);
             }
             va = slot_end(va, TABLE_BYTES);
         }
@@ -258,7 +230,6 @@ impl PageWalk {
         entry: &Entry,
         bytes: u64,
         end: u64,
-        cost: &mut ScanCost,
         sink: &mut Shown<'_>,
     ) {
         let format = self.machine.format;
@@ -270,10 +241,9 @@ impl PageWalk {
         let end = slot_end(entry.va, bytes).min(end);
         let mut va = entry.va;
         while va < end {
-            cost.leaves += 1;
             let first = va & !(TABLE_BYTES - 1);
             let entries = Entries::Leaf(format.pfn_in_leaf(entry.entry, bytes, first));
-            emit(cursor, va, leaf, bits, entries, cost, sink);
+            emit(cursor, va, leaf, bits, entries, sink);
             va = slot_end(va, TABLE_BYTES);
         }
     }
@@ -296,7 +266,7 @@ impl AccessSource for PageWalk {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanCost, AccessError> {
+    ) -> Result<u64, AccessError> {
         check_ranges(ranges)?;
         self.digester.begin();
         join(
@@ -304,35 +274,27 @@ impl AccessSource for PageWalk {
             self.machine.format.shape.part_bytes(),
             &mut self.joined,
         );
-        let mut cost = ScanCost::default();
-        let mut sink = Shown {
-            sink,
-            sights: 0,
-            seen_ns: 0,
-        };
+        let mut cpu_ns = 0;
+        let mut sink = Shown { sink, seen_ns: 0 };
         let mut cursor = Cursor { ranges, at: 0 };
         let mut threads = Threads::leader(target.pid);
         let (mut first, mut va) = (0, 0);
         while first < self.joined.len() {
             sink.seen_ns = monotonic_ns();
-            sink.sights = 0;
             let began = thread_cpu_ns();
             let found = self.call(target, threads.tid, first, va)?;
             let end_ns = monotonic_ns();
-            cost.calls += 1;
-            cost.retries += u64::from(found.retries);
             match found.rc {
                 layout::RC_DONE | layout::RC_FULL => {}
                 rc if threads.may_go_on(rc) && threads.next() => continue,
                 rc => return Err(refusal(rc, target.pid)),
             }
             self.digest(&found);
-            cost.cpu_ns += thread_cpu_ns() - began;
-            self.show(&found, &mut cursor, &mut cost, &mut sink);
+            cpu_ns += thread_cpu_ns() - began;
+            self.show(&found, &mut cursor, &mut sink);
             let batch = Batch {
                 begin_ns: sink.seen_ns,
                 end_ns,
-                sights: sink.sights,
             };
             sink.sink.batch_end(&batch);
             first += found.next_range as usize;
@@ -342,7 +304,7 @@ impl AccessSource for PageWalk {
                 0
             };
         }
-        Ok(cost)
+        Ok(cpu_ns)
     }
 }
 
@@ -354,10 +316,9 @@ struct Digest {
     makes_sense: bool,
 }
 
-/// A sink, the sights shown since the last batch, and when they were read.
+/// A sink, and when what is shown was read.
 struct Shown<'a> {
     sink: &'a mut dyn SightSink,
-    sights: u32,
     seen_ns: u64,
 }
 
@@ -371,8 +332,7 @@ fn refusal(rc: u32, pid: u32) -> AccessError {
     }
 }
 
-fn hide(cursor: &mut Cursor<'_>, va: u64, end: u64, cost: &mut ScanCost, sink: &mut Shown<'_>) {
-    cost.unreadable += 1;
+fn hide(cursor: &mut Cursor<'_>, va: u64, end: u64, sink: &mut Shown<'_>) {
     cursor.each(va, end, |_, range| {
         sink.sink.unreadable(AddressRange {
             start: va.max(range.start),
@@ -387,7 +347,6 @@ fn emit(
     leaf: Leaf,
     bits: &TableBits,
     entries: Entries<'_>,
-    cost: &mut ScanCost,
     sink: &mut Shown<'_>,
 ) {
     let base = va & !(TABLE_BYTES - 1);
@@ -410,8 +369,6 @@ fn emit(
             seen_ns,
             entries,
         };
-        cost.present_pages += sight.bits.present.len();
-        sink.sights += 1;
         sink.sink.table(&sight);
     });
 }

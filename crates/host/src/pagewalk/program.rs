@@ -140,11 +140,6 @@ impl Program {
         self.flavour
     }
 
-    /// Bytes of memory in the maps.
-    pub fn memory_bytes(&self) -> usize {
-        self.ranges.bytes() + self.entries.bytes() + self.tables.bytes() + self.ctl.bytes()
-    }
-
     /// Sets the ranges of the walk; at most [`MAX_RANGES`].
     pub fn set_ranges(&mut self, ranges: &[Range]) {
         for (slot, range) in ranges.iter().take(MAX_RANGES).enumerate() {

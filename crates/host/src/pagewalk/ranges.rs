@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! The ranges of a scan, and the position of the walk in them.
 
-use super::layout::{self, Entry, Range};
+use super::layout::{self, Entry};
 use super::leaf::leaf_bits;
 use super::machine::Machine;
 use crate::access::{AddressRange, TABLE_BYTES};
@@ -41,17 +41,14 @@ impl Cursor<'_> {
 }
 
 /// Joins ranges that share a part of a table of `part_bytes`, so that it is copied once.
-pub(super) fn join(ranges: &[AddressRange], part_bytes: u64, out: &mut Vec<Range>) {
+pub(super) fn join(ranges: &[AddressRange], part_bytes: u64, out: &mut Vec<AddressRange>) {
     out.clear();
     for range in ranges {
         match out.last_mut() {
             Some(last) if (last.end - 1) / part_bytes >= range.start / part_bytes => {
                 last.end = range.end;
             }
-            _ => out.push(Range {
-                start: range.start,
-                end: range.end,
-            }),
+            _ => out.push(*range),
         }
     }
 }

@@ -30,7 +30,6 @@ enum Step {
     Deactivate(u16),
     Remove(u16),
     Lock(u16),
-    Unlock(u16),
     Dirty(u16),
     WritebackBegins(u16),
     WritebackEnds(u16),
@@ -54,7 +53,6 @@ fn step() -> impl Strategy<Value = Step> {
         2 => page.clone().prop_map(Step::Deactivate),
         2 => page.clone().prop_map(Step::Remove),
         1 => page.clone().prop_map(Step::Lock),
-        2 => page.clone().prop_map(Step::Unlock),
         2 => page.clone().prop_map(Step::Dirty),
         1 => page.clone().prop_map(Step::WritebackBegins),
         2 => page.prop_map(Step::WritebackEnds),
@@ -142,7 +140,6 @@ impl Driver {
         let (Step::Deactivate(page)
         | Step::Remove(page)
         | Step::Lock(page)
-        | Step::Unlock(page)
         | Step::Dirty(page)
         | Step::WritebackBegins(page)
         | Step::WritebackEnds(page)) = step
@@ -164,11 +161,7 @@ impl Driver {
             // Too many locked pages would leave nothing to reclaim.
             Step::Lock(_) if !is_locked && self.locked < 100 => {
                 self.locked += 1;
-                lru.make_unevictable(pfn);
-            }
-            Step::Unlock(_) if is_locked => {
-                self.locked -= 1;
-                lru.make_evictable(pfn);
+                lru.folios[pfn].set(Flag::Mlocked);
             }
             Step::Dirty(_) if is_file => {
                 let dirty = lru.folios[pfn].has(Flag::Dirty);

@@ -182,7 +182,7 @@ impl<S: Copy + Ord> PageQueue<S> {
         moved
     }
 
-    /// Bytes of memory that it uses.
+    /// Bytes of memory that it uses for pages; its two models take a few KiB more.
     pub fn memory_bytes(&self) -> usize {
         let space = |space: &Space| {
             let histories = space.tables.len() * PAGES_PER_TABLE * size_of::<PageHistory>();
@@ -190,10 +190,7 @@ impl<S: Copy + Ord> PageQueue<S> {
             histories + headers + space.touched_out.capacity() * size_of::<u64>()
         };
         let queued = self.tiers.iter().map(|tier| tier.runs.capacity());
-        let models = self.models.iter().map(ReuseModel::memory_bytes);
-        models.sum::<usize>()
-            + self.spaces.values().map(space).sum::<usize>()
-            + queued.sum::<usize>() * size_of::<Run<S>>()
+        self.spaces.values().map(space).sum::<usize>() + queued.sum::<usize>() * size_of::<Run<S>>()
     }
 
     fn runs(&self) -> impl Iterator<Item = &Run<S>> {

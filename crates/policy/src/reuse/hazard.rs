@@ -100,10 +100,3 @@ impl Exposures {
         })
     }
 }
-
-impl Exposures {
-    /// Bytes taken from the allocator.
-    pub fn memory_bytes(&self) -> usize {
-        2 * size_of::<Table>()
-    }
-}

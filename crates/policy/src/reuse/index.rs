@@ -76,11 +76,6 @@ impl Index {
         let step = (f32::from(level) * STEPS_A_LEVEL + place.step) as usize;
         self.values[usize::from(place.bucket)][step.min(HOTNESS_VALUES - 1)]
     }
-
-    /// Bytes taken from the allocator.
-    pub fn memory_bytes(&self) -> usize {
-        size_of_val(&*self.values)
-    }
 }
 
 /// The Gittins index by age: the greatest ratio, over all horizons, of the chance that a page idle

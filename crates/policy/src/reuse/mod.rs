@@ -181,12 +181,6 @@ impl ReuseModel {
         page.level > 0 && page.touched == self.now
     }
 
-    /// Bytes of memory the model takes. Histories belong to the caller.
-    pub fn memory_bytes(&self) -> usize {
-        let tables = 256 + size_of_val(&*self.touched) + size_of_val(&*self.untouched);
-        size_of::<Self>() + tables + self.exposures.memory_bytes() + self.index.memory_bytes()
-    }
-
     /// Looks since the page was touched, at most [`LOOKS_KEPT`].
     #[inline]
     fn age(&self, page: PageHistory) -> u8 {

@@ -140,19 +140,6 @@ fn the_sample_is_bounded_and_part_of_the_larger_one() {
     assert!((250..=1000).contains(&sampled), "{sampled}");
 }
 
-#[test]
-fn it_takes_a_few_kib_whatever_it_is_shown() {
-    let mut model = ReuseModel::new(every_page());
-    let before = model.memory_bytes();
-    let mut pages = vec![PageHistory::default(); 10_000];
-    for now in 0..50 {
-        look(&mut model, &mut pages, |page| page % 7 == now % 7);
-    }
-    assert_eq!(model.memory_bytes(), before);
-    assert!(before < 16 << 10, "{before}");
-    assert_eq!(size_of::<PageHistory>(), 2);
-}
-
 /// The exact values that the two bytes represent.
 #[derive(Clone, Copy, Default)]
 struct Plain {

@@ -280,13 +280,6 @@ impl WhatIf {
         }
     }
 
-    /// Bytes taken from the allocator.
-    pub fn memory_bytes(&self) -> usize {
-        let own = self.tally.memory_bytes() + self.sample.memory_bytes();
-        let reuse = self.reuse.as_ref().map_or(0, |of| of.memory_bytes());
-        self.pools.memory_bytes() + reuse + own + self.stack.memory_bytes() + size_of::<Self>()
-    }
-
     fn forget(&mut self, slot: Slot) {
         self.stack.remove(slot);
         self.pools.remove(slot);

@@ -281,13 +281,6 @@ impl Sample {
     pub fn slots(&self) -> usize {
         self.pages.len()
     }
-
-    /// Approximate number of bytes taken from the allocator: nodes of the tree are two thirds full.
-    pub fn memory_bytes(&self) -> usize {
-        self.pages.capacity() * size_of::<Option<Page>>()
-            + self.by_rank.len() * (size_of::<u64>() + size_of::<Slot>()) * 3 / 2
-            + self.free.capacity() * size_of::<Slot>()
-    }
 }
 
 #[cfg(test)]

@@ -257,12 +257,6 @@ impl Tally {
             faults: [of_type(0), of_type(1)],
         }
     }
-
-    /// Bytes taken from the allocator.
-    pub fn memory_bytes(&self) -> usize {
-        let faults = 2 + usize::from(self.reuse.is_some());
-        faults * size_of::<Faults>() + 2 * size_of::<[BySize; 2]>()
-    }
 }
 
 fn group(rank: u64) -> usize {

@@ -18,7 +18,6 @@ use crate::input::Input;
 /// The page trace.
 pub static FORMAT: Format = Format {
     name: "page",
-    summary: "agewise's own page trace: process, class, kind and time; indexed, survives a cut",
     name_hints: &[".pagetrace"],
     description_hints: &[&["page trace"], &["pagetrace"]],
     recognise: |head| head.starts_with(&MAGIC),

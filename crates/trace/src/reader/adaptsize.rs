@@ -13,7 +13,6 @@ use crate::number;
 /// AdaptSize text.
 pub static FORMAT: Format = Format {
     name: "adaptsize",
-    summary: "text, \"time key size\"; the size is ignored",
     name_hints: &["adaptsize", "adapt_size"],
     description_hints: &[&["time id size"], &["time key size"], &["adaptsize"]],
     recognise: |head| {

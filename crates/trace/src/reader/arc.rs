@@ -16,7 +16,6 @@ use crate::number;
 /// ARC text.
 pub static FORMAT: Format = Format {
     name: "arc",
-    summary: "text, \"start count 0 request\": a run of blocks a line, split into its blocks",
     name_hints: &[".lis", "arc_"],
     description_hints: &[
         &["start", "count"],

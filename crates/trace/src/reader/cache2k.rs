@@ -7,7 +7,6 @@ use crate::format::{Format, ReadOptions};
 /// cache2k.
 pub static FORMAT: Format = Format {
     name: "cache2k",
-    summary: "binary, big-endian 32-bit keys",
     name_hints: &["cache2k", "c2k_"],
     description_hints: &[
         &["cache2k"],

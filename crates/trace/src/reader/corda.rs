@@ -7,7 +7,6 @@ use crate::format::{Format, ReadOptions};
 /// corda.
 pub static FORMAT: Format = Format {
     name: "corda",
-    summary: "binary, big-endian 64-bit keys without any order",
     name_hints: &["corda"],
     description_hints: &[
         &["corda"],

@@ -35,8 +35,6 @@ use crate::page_trace::Header;
 /// CSV with named columns.
 pub static FORMAT: Format = Format {
     name: "csv",
-    summary: "text with a header naming its columns: page or address, bytes, count, time, kind, \
-              ...",
     name_hints: &[".csv", ".tsv"],
     description_hints: &[&["csv"], &["named columns"], &["header", "column"]],
     recognise: |head| {

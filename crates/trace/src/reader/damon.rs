@@ -22,7 +22,6 @@ use crate::page_trace::{Header, Order};
 /// damon_aggregated text.
 pub static FORMAT: Format = Format {
     name: "damon",
-    summary: "text of the damon_aggregated tracepoint; every page of an accessed region",
     name_hints: &["damon"],
     description_hints: &[&["damon"]],
     recognise: |head| {

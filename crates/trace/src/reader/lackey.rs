@@ -14,7 +14,6 @@ use crate::number;
 /// valgrind's lackey.
 pub static FORMAT: Format = Format {
     name: "lackey",
-    summary: "text of valgrind --tool=lackey --trace-mem=yes",
     name_hints: &["lackey"],
     description_hints: &[&["lackey"], &["valgrind"]],
     recognise: |head| lines_all(head, |line| is_message(line) || parse(line).is_ok()),

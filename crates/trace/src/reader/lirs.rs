@@ -12,7 +12,6 @@ use crate::number;
 /// LIRS text.
 pub static FORMAT: Format = Format {
     name: "lirs",
-    summary: "text, one decimal block number a line; lines of \"*\" and after \"#\" are left out",
     name_hints: &["lirs_", ".lirs", ".trc"],
     description_hints: &[
         &["block number per line"],

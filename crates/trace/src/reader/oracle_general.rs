@@ -19,7 +19,6 @@ use crate::input::Input;
 /// oracleGeneral.
 pub static FORMAT: Format = Format {
     name: "oracleGeneral",
-    summary: "binary, 24-byte records of libCacheSim; one access of one page a record",
     name_hints: &["oraclegeneral", ".og."],
     description_hints: &[&["oraclegeneral"], &["oracle", "24-byte"]],
     recognise,

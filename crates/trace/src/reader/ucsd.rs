@@ -12,7 +12,6 @@ use crate::number;
 /// UCSD addresses.
 pub static FORMAT: Format = Format {
     name: "ucsd",
-    summary: "text, \"s|l 0xADDR n\": stores and loads of byte addresses",
     name_hints: &["ucsd", ".address"],
     description_hints: &[
         &["s|l"],

@@ -11,8 +11,7 @@ use std::path::{Path, PathBuf};
 
 use agewise_host::access::fake::{FakeSource, FakeTable};
 use agewise_host::access::{
-    Abilities, AccessError, AccessSource, AddressRange, Leaf, Resolution, ScanCost, SightSink,
-    Target,
+    Abilities, AccessError, AccessSource, AddressRange, Leaf, Resolution, SightSink, Target,
 };
 use agewise_host::agent::{Agent, AgentConfig, Targets};
 use agewise_host::root::Roots;
@@ -97,7 +96,7 @@ impl AccessSource for Shown {
         target: &Target,
         ranges: &[AddressRange],
         sink: &mut dyn SightSink,
-    ) -> Result<ScanCost, AccessError> {
+    ) -> Result<u64, AccessError> {
         SOURCE.with_borrow_mut(|source| source.scan(target, ranges, sink))
     }
 }

@@ -18,8 +18,6 @@ pub(super) struct Reader {
     pub regions: Vec<Region>,
     /// The place behind them: the number of a range, and an address in it.
     pub at: (usize, u64),
-    /// Calls that read page tables.
-    pub calls: u64,
     entries: Vec<u8>,
     pagemap: Option<File>,
     /// This kernel has no PAGEMAP_SCAN.
@@ -50,7 +48,7 @@ impl Reader {
     /// Begins with another process, or anew.
     pub fn begin(&mut self) {
         self.pagemap = None;
-        (self.at, self.calls) = ((0, 0), 0);
+        self.at = (0, 0);
     }
 
     /// Reads the next piece of `ranges` of the process in this directory; smaps before the first.
@@ -77,7 +75,6 @@ impl Reader {
     /// Adds the states of the pages from `from` on, in ascending order. Returns the address to
     /// continue from.
     fn read_regions(&mut self, pagemap: &File, from: u64, end: u64) -> io::Result<u64> {
-        self.calls += 1;
         if !self.plain {
             match self.scan_regions(pagemap, from, end) {
                 Err(error) if matches!(error.raw_os_error(), Some(libc::ENOTTY | libc::EINVAL)) => {

@@ -90,11 +90,6 @@ impl Kdamond {
         self.samples
     }
 
-    /// Aggregations finished.
-    pub fn aggregations(&self) -> u64 {
-        self.aggregations
-    }
-
     /// Mean number of regions at the end of an aggregation.
     pub fn mean_regions(&self) -> f64 {
         self.regions_sum as f64 / self.aggregations.max(1) as f64

@@ -128,8 +128,4 @@ impl Pool for Classic {
     fn len(&self) -> u32 {
         self.active.len + self.inactive.len
     }
-
-    fn memory_bytes(&self) -> usize {
-        self.links.memory_bytes() + self.flags.capacity() + self.stamps.capacity() * 4
-    }
 }

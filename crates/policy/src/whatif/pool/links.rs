@@ -65,8 +65,4 @@ impl Links {
         }
         list.len -= 1;
     }
-
-    pub fn memory_bytes(&self) -> usize {
-        (self.newer.capacity() + self.older.capacity()) * size_of::<Slot>()
-    }
 }

@@ -29,9 +29,6 @@ pub(super) trait Pools: std::fmt::Debug + Send + Sync {
 
     /// Removes a page that is gone.
     fn remove(&mut self, slot: Slot);
-
-    /// Bytes taken from the allocator.
-    fn memory_bytes(&self) -> usize;
 }
 
 /// This many empty memories, for pages with numbers below `slots`.
@@ -60,10 +57,6 @@ impl<P: Pool> Pools for Vec<P> {
     fn remove(&mut self, slot: Slot) {
         self.iter_mut().for_each(|pool| pool.remove(slot));
     }
-
-    fn memory_bytes(&self) -> usize {
-        self.iter().map(Pool::memory_bytes).sum()
-    }
 }
 
 /// A memory of one size.
@@ -82,9 +75,6 @@ trait Pool: std::fmt::Debug + Send + Sync {
 
     /// Pages held.
     fn len(&self) -> u32;
-
-    /// Bytes taken from the allocator.
-    fn memory_bytes(&self) -> usize;
 }
 
 #[cfg(test)]

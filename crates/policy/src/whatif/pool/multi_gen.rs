@@ -123,8 +123,4 @@ impl Pool for MultiGen {
     fn len(&self) -> u32 {
         self.lists.iter().map(|list| list.len).sum()
     }
-
-    fn memory_bytes(&self) -> usize {
-        self.links.memory_bytes() + self.places.capacity()
-    }
 }

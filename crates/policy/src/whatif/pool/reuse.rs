@@ -138,17 +138,6 @@ impl ReusePools {
             .iter_mut()
             .for_each(|memory| memory.let_go(slot));
     }
-
-    /// Bytes taken from the allocator.
-    pub fn memory_bytes(&self) -> usize {
-        let bits = |words: &Vec<u64>| words.capacity() * size_of::<u64>();
-        let memories: usize = self.memories.iter().map(|of| bits(&of.resident)).sum();
-        memories
-            + bits(&self.touched)
-            + self.histories.capacity() * size_of::<PageHistory>()
-            + self.order.capacity() * size_of::<(Value, Slot)>()
-            + self.model.memory_bytes()
-    }
 }
 
 #[cfg(test)]

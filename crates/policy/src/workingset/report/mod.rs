@@ -22,7 +22,7 @@ mod tests;
 
 use std::collections::BTreeMap;
 
-use super::{Histogram, Intervals, OldestPages};
+use super::{Intervals, OldestPages};
 
 pub use error::ReportError;
 pub use files::{File, GroupFile, NodeFile};
@@ -437,12 +437,6 @@ impl<G: Clone + Ord> Reports<G> {
             }
         }
         notices
-    }
-
-    /// The last histogram of a node in bytes, without refreshing it.
-    pub fn histogram(&self, node: u32) -> Option<&Histogram> {
-        let report = self.nodes.get(&node)?.view.report.as_ref()?;
-        report.timestamp_ms.map(|_| &report.histogram)
     }
 
     fn node_mut(&mut self, node: u32) -> Result<&mut Node, ReportError> {
