@@ -188,7 +188,7 @@ enum What {
     /// Targets: missed at most 0.005 and false at most 0.01, resident_error_ratio within 0.01,
     /// machine_error_ratio within 0.02, pread_4k_change_ratio at most 0.05, pread_64k_change_ratio
     /// at most 0.01, dropping_cold_ratio at least 0.99, dropping_hot_ratio at most 0.005,
-    /// dropping_change_ratio about 0, walk_ms_per_gib at most 1
+    /// dropping_change_ratio about 0, maps_bytes_per_page at most 1, walk_ms_per_gib at most 1
     /// (with a --directory on a file system of its own; elsewhere what others do to the cache is in
     /// it). Takes the size of the file as page cache, and a memory cgroup.
     Files(files::Args),

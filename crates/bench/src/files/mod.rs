@@ -5,6 +5,7 @@
 //! results of the page-cache walk with `cachestat(2)` and `/proc/meminfo`.
 
 mod dropping;
+mod maps;
 pub(crate) mod reader;
 mod truth;
 mod watched;
@@ -83,6 +84,7 @@ pub(super) struct Files {
     pread_64k: Price,
     /// Reads of the hot half of the file while the cold half is dropped.
     dropping: dropping::Dropping,
+    maps: maps::Maps,
     /// CPU time of one walk of the whole page cache.
     walk_ms: f64,
     walk_inodes: u64,
@@ -117,6 +119,7 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
     let resident_error_ratio = file.resident_error(&mut walk)?;
     let machine_error_ratio = machine_error(&mut walk)?;
     let (pread_4k, pread_64k) = (price(&file, 1, args, stop)?, price(&file, 16, args, stop)?);
+    let maps = maps::measure(&file)?;
     let truth::Truths {
         pread,
         long_pread,
@@ -140,6 +143,7 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
         pread_4k,
         pread_64k,
         dropping: dropping::measure(program, &file, args.pairs.max(PAIRS_MIN), stop)?,
+        maps,
         walk_ms: whole.cpu_ns as f64 / 1e6,
         walk_inodes: whole.inodes,
         walk_files: whole.files,
