@@ -19,6 +19,7 @@ pub mod proc_files;
 pub mod reclaim;
 pub mod record;
 pub mod scale;
+mod servant;
 mod service;
 mod shrink;
 pub mod sort;
@@ -181,14 +182,19 @@ enum What {
     Shrink(shrink::Args),
     /// What following the page cache costs, and how accurate it is.
     ///
-    /// A file of its own is read in known places by pread, sendfile and a mapping; loops of cached
-    /// reads run with and without the programs on the tracepoints, in pairs of random order.
-    /// Targets: missed at most 0.005 and false at most 0.01 (but for mmap, which page tables show),
-    /// resident_error_ratio within 0.01, machine_error_ratio within 0.02, pread_4k_change_ratio at
-    /// most 0.05, pread_64k_change_ratio at most 0.01, walk_ms_per_gib at most 1 (with a
-    /// --directory on a file system of its own; elsewhere what others do to the cache is in it).
-    /// Takes the size of the file as page cache.
+    /// A program in a cgroup of its own reads known places of a file by pread, sendfile, io_uring
+    /// and a mapping; loops of cached reads run with and without the programs on the tracepoints,
+    /// and reads of a hot half while a cold one is dropped and is not, in pairs of random order.
+    /// Targets: missed at most 0.005 and false at most 0.01, resident_error_ratio within 0.01,
+    /// machine_error_ratio within 0.02, pread_4k_change_ratio at most 0.05, pread_64k_change_ratio
+    /// at most 0.01, dropping_cold_ratio at least 0.99, dropping_hot_ratio at most 0.005,
+    /// dropping_change_ratio about 0, maps_bytes_per_page at most 1, walk_ms_per_gib at most 1
+    /// (with a --directory on a file system of its own; elsewhere what others do to the cache is in
+    /// it). Takes the size of the file as page cache, and a memory cgroup.
     Files(files::Args),
+    /// The program that `bench files` has read its file.
+    #[command(hide = true)]
+    Reader { file: PathBuf },
     /// The program that `bench scale` watches.
     #[command(hide = true)]
     Sea,
@@ -379,9 +385,10 @@ struct SortArgs {
 /// Missing privileges, no BPF or zram here, or an exerciser that found a changed page.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("cannot find agewise itself")?;
-    match args.what {
+    match &args.what {
         What::Nest => return daemon::nest::serve(),
         What::Sea => return scale::sea::serve(),
+        What::Reader { file } => return files::reader::serve(file),
         _ => {}
     }
     let stop = Stop::install()?;
@@ -410,10 +417,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             .and_then(|record| print("daemon", args.format, &record)),
         What::Whatif(args) => whatif::measure(&program, args, &stop),
         What::Shrink(args) => shrink::measure(&program, args, &stop),
-        What::Files(args) => {
-            files::measure(args, &stop).and_then(|record| print("files", args.format, &record))
-        }
-        What::Nest | What::Sea => Ok(()),
+        What::Files(args) => files::measure(&program, args, &stop)
+            .and_then(|record| print("files", args.format, &record)),
+        What::Nest | What::Sea | What::Reader { .. } => Ok(()),
     };
     finish(&stop, done.map(|()| ExitCode::SUCCESS))
 }

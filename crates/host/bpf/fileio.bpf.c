@@ -5,8 +5,9 @@
  *
  * Below all system calls (read, pread, readv, io_uring, sendfile, splice) reads of cached files
  * pass mm_filemap_get_pages, once per batch of folios, with the pages that the caller still wants.
- * Writes pass tracepoints of ext4 once per folio and of xfs once per call; on other file systems,
- * only the first write to a clean folio is reported.
+ * Writes pass tracepoints of ext4 once per folio, and of xfs once per call. Those of other file
+ * systems all pass generic_write_checks, whose entry and return are traced. On kernels that cannot
+ * trace functions, only the first write to a clean folio is reported, with its first page.
  */
 #include <linux/types.h>
 #include <linux/bpf.h>
@@ -30,7 +31,7 @@ struct inode {
 struct address_space { struct inode *host; };
 struct folio { unsigned long index; };
 struct file { struct address_space *f_mapping; };
-struct kiocb { struct file *ki_filp; long long ki_pos; };
+struct kiocb { struct file *ki_filp; long long ki_pos; int ki_flags; };
 struct iov_iter { unsigned long count; };
 typedef struct { int counter; } atomic_t;
 struct signal_struct { atomic_t live; };
@@ -54,8 +55,11 @@ enum cgroup_subsys_id { memory_cgrp_id = 0 };
 #define DEPTH_MAX 64
 #define EXT4_MAGIC 0xef53
 #define XFS_MAGIC 0x58465342
+/* Its pages are not reported when they are read, either. */
+#define TMPFS_MAGIC 0x01021994
 /* Of the files behind block devices, whose dirty pages are file system metadata. */
 #define BDEV_MAGIC 0x62646576
+#define IOCB_DIRECT (1 << 17)
 
 /* Must match src/fileio.rs. */
 struct fio_event {
@@ -134,11 +138,16 @@ static __always_inline int on_read(struct inode *inode, u64 first, u64 last)
 
 #include "filecall.h"
 
+static __always_inline int tell_bytes(struct inode *inode, u64 offset, u64 length)
+{
+	return tell(inode, offset >> PAGE_SHIFT, (offset + length - 1) >> PAGE_SHIFT, 1);
+}
+
 static __always_inline int tell_write(struct inode *inode, long long offset, u64 length)
 {
 	if (offset < 0 || !length || !is_watched())
 		return 0;
-	return tell(inode, (u64)offset >> PAGE_SHIFT, (offset + length - 1) >> PAGE_SHIFT, 1);
+	return tell_bytes(inode, offset, length);
 }
 
 SEC("tp_btf/mm_filemap_get_pages")
@@ -153,16 +162,23 @@ int BPF_PROG(get_pages, struct address_space *mapping, unsigned long first, unsi
 	return first <= last ? tell(inode, first, last, 0) : 0;
 }
 
-SEC("tp_btf/ext4_write_begin")
-int BPF_PROG(ext4_write, struct inode *inode, long long offset, unsigned int length)
+/* At the beginning of a folio's part its length is not known yet: all that is left is reported. */
+SEC("tp_btf/ext4_write_end")
+int BPF_PROG(ext4_write, struct inode *inode, long long offset, u32 length, u32 copied)
 {
-	return tell_write(inode, offset, length);
+	return tell_write(inode, offset, copied);
 }
 
-SEC("tp_btf/ext4_da_write_begin")
-int BPF_PROG(ext4_da_write, struct inode *inode, long long offset, unsigned int length)
+SEC("tp_btf/ext4_da_write_end")
+int BPF_PROG(ext4_da_write, struct inode *inode, long long offset, u32 length, u32 copied)
 {
-	return tell_write(inode, offset, length);
+	return tell_write(inode, offset, copied);
+}
+
+SEC("tp_btf/ext4_journalled_write_end")
+int BPF_PROG(ext4_j_write, struct inode *inode, long long offset, u32 length, u32 copied)
+{
+	return tell_write(inode, offset, copied);
 }
 
 SEC("tp_btf/xfs_file_buffered_write")
@@ -173,21 +189,33 @@ int BPF_PROG(xfs_write, struct kiocb *iocb, struct iov_iter *from)
 	return tell_write(inode, BPF_CORE_READ(iocb, ki_pos), BPF_CORE_READ(from, count));
 }
 
-/* For file systems without their own tracepoints. */
+/* Whether writes to a file are reported here: not if its file system has tracepoints of its own. */
+static __always_inline int is_other(struct inode *inode)
+{
+	u64 magic = BPF_CORE_READ(inode, i_sb, s_magic);
+
+	return !(magic == EXT4_MAGIC && told.ext4) && !(magic == XFS_MAGIC && told.xfs) &&
+	       magic != BDEV_MAGIC && magic != TMPFS_MAGIC;
+}
+
+/* On return, the place is known also of a write that appends, and the length is what fits. */
+SEC("fexit/generic_write_checks")
+int BPF_PROG(checked, struct kiocb *iocb, struct iov_iter *from, long length)
+{
+	struct inode *inode;
+
+	if (length <= 0 || iocb->ki_flags & IOCB_DIRECT || !is_watched())
+		return 0;
+	inode = BPF_CORE_READ(iocb, ki_filp, f_mapping, host);
+	return is_other(inode) ? tell_bytes(inode, iocb->ki_pos, length) : 0;
+}
+
 SEC("tp_btf/writeback_dirty_folio")
 int BPF_PROG(dirty, struct folio *folio, struct address_space *mapping)
 {
-	struct inode *inode;
-	u64 magic;
-
-	if (!mapping || !is_watched())
+	if (!mapping || !is_watched() || !is_other(mapping->host))
 		return 0;
-	inode = mapping->host;
-	magic = BPF_CORE_READ(inode, i_sb, s_magic);
-	if ((magic == EXT4_MAGIC && told.ext4) || (magic == XFS_MAGIC && told.xfs) ||
-	    magic == BDEV_MAGIC)
-		return 0;
-	return tell(inode, folio->index, folio->index, 1);
+	return tell(mapping->host, folio->index, folio->index, 1);
 }
 
 /* Watches processes started by watched ones, from their first moment on. */

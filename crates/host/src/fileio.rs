@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Which file pages processes read and write through file descriptors, in exact order: BPF programs
-//! on the tracepoints that all such system calls pass, or on the functions on older kernels.
+//! on the tracepoints that all such system calls pass, or on functions.
 
 use std::collections::HashMap;
 
@@ -27,17 +27,32 @@ const BATCH_NS: u64 = 1_000_000_000;
 /// Most threads whose last read is remembered.
 const THREADS_MAX: usize = 1 << 16;
 
-/// Programs skipped if the kernel lacks their tracepoint, and what goes unseen then.
-const OPTIONAL: [(&str, &str, &str); 4] = [
-    ("ext4_write", "ext4_write_begin", "overwrites on ext4"),
-    ("ext4_da_write", "ext4_da_write_begin", "overwrites on ext4"),
-    ("xfs_write", "xfs_file_buffered_write", "overwrites on xfs"),
-    (
-        "dirty",
-        "writeback_dirty_folio",
-        "writes on other file systems",
-    ),
+/// Programs on tracepoints of file systems, skipped if the kernel lacks them.
+const OF_FILE_SYSTEMS: [(&str, &str); 4] = [
+    ("ext4_write", "ext4_write_end"),
+    ("ext4_da_write", "ext4_da_write_end"),
+    ("ext4_j_write", "ext4_journalled_write_end"),
+    ("xfs_write", "xfs_file_buffered_write"),
 ];
+
+/// How writes are seen on file systems without tracepoints of their own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum OtherWrites {
+    /// At a function that all of them pass.
+    ByFunction,
+    /// When a folio becomes dirty, where functions cannot be traced.
+    ByFolio,
+}
+
+impl OtherWrites {
+    /// The program that is not needed.
+    fn unneeded(self) -> &'static str {
+        match self {
+            OtherWrites::ByFunction => "dirty",
+            OtherWrites::ByFolio => "checked",
+        }
+    }
+}
 
 /// `told` in fileio.bpf.c.
 #[derive(Clone, Copy)]
@@ -67,7 +82,7 @@ impl Told {
     }
 }
 
-/// One read, or the part of a write that went into one folio.
+/// One read, or one write; on ext4, the part of a write that went into one folio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileIo {
     /// `CLOCK_MONOTONIC`, ns.
@@ -108,8 +123,9 @@ pub struct FileIoSource {
     watched: Watched<FileIo>,
     /// The last read of each thread, because a read can be reported more than once.
     reads: Option<HashMap<u32, FileIo>>,
-    /// What goes unseen because this kernel lacks tracepoints.
-    unseen: Vec<&'static str>,
+    others: OtherWrites,
+    /// The file systems whose own tracepoints are used.
+    traced: Vec<&'static str>,
     object: Object,
 }
 
@@ -154,25 +170,31 @@ impl FileIoSource {
         bpf::load(
             "reads and writes of files",
             "the BPF programs on reads and writes of files",
-            || Self::attach(ring_bytes, cgroup, exclusive),
+            || {
+                let attach = |others| Self::attach(ring_bytes, (cgroup, exclusive), others);
+                attach(OtherWrites::ByFunction).or_else(|_| attach(OtherWrites::ByFolio))
+            },
         )
     }
 
-    fn attach(ring_bytes: u32, cgroup: u64, exclusive: bool) -> libbpf_rs::Result<Self> {
+    fn attach(
+        ring_bytes: u32,
+        (cgroup, exclusive): (u64, bool),
+        others: OtherWrites,
+    ) -> libbpf_rs::Result<Self> {
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
         let hooks = hooks::of_kernel();
         hooks::select(&mut open, &hooks);
         // A tracepoint fires for each batch of folios, a function is entered once.
         let in_batches = hooks::reads_by_tracepoint(&hooks);
         let kernel = KernelTypes::read();
-        let lacking: Vec<_> = OPTIONAL
-            .into_iter()
-            .filter(|(_, tracepoint, _)| !kernel.have_tracepoint(tracepoint))
-            .collect();
-        let lacks = |name: &str| lacking.iter().any(|(program, ..)| *program == name);
+        let lacks = |name: &str| {
+            let mut all = OF_FILE_SYSTEMS.iter();
+            all.any(|(program, at)| *program == name && !kernel.have_tracepoint(at))
+        };
         for mut program in open.progs_mut() {
             let name = program.name().to_string_lossy().into_owned();
-            if lacks(&name) {
+            if lacks(&name) || name == others.unneeded() {
                 program.set_autoload(false);
             }
         }
@@ -180,7 +202,9 @@ impl FileIoSource {
             cgroup,
             reader: std::process::id(),
             exclusive,
-            ext4: !lacks("ext4_write") && !lacks("ext4_da_write"),
+            ext4: !["ext4_write", "ext4_da_write", "ext4_j_write"]
+                .into_iter()
+                .any(lacks),
             xfs: !lacks("xfs_write"),
         };
         set_ring_bytes(&mut open, ring_bytes)?;
@@ -201,14 +225,25 @@ impl FileIoSource {
             _links: hooks::attach(&object)?,
             watched: Watched::of(&object, "reads and writes of files", EVENT_BYTES, event)?,
             reads: in_batches.then(HashMap::new),
-            unseen: lacking.into_iter().map(|(.., what)| what).collect(),
+            others,
+            traced: [(told.ext4, "ext4"), (told.xfs, "xfs")]
+                .into_iter()
+                .filter_map(|(is_traced, name)| is_traced.then_some(name))
+                .collect(),
             object,
         })
     }
 
-    /// What is not reported because the kernel lacks tracepoints or has them in modules.
-    pub fn unseen(&self) -> &[&'static str] {
-        &self.unseen
+    /// What is not reported because the kernel cannot trace functions.
+    pub fn unseen(&self) -> Option<String> {
+        let what = "overwrites, and all but one page of a first write to a large folio";
+        match (self.others, &self.traced[..]) {
+            (OtherWrites::ByFunction, _) => None,
+            (OtherWrites::ByFolio, []) => Some(what.to_owned()),
+            (OtherWrites::ByFolio, traced) => {
+                Some(format!("{what} (except on {})", traced.join(" and ")))
+            }
+        }
     }
 
     /// Starts watching a process.
@@ -317,6 +352,23 @@ mod tests {
         assert_eq!(event(&bytes[..55]), None);
         bytes[16] = 10;
         assert_eq!(event(&bytes), None, "no page at all");
+    }
+
+    #[test]
+    fn kernels_that_cannot_trace_functions_show_the_first_write_to_a_folio() {
+        let attach = |others| FileIoSource::attach(RING_BYTES, (0, false), others);
+        let mut source = match attach(OtherWrites::ByFolio) {
+            Ok(source) => source,
+            Err(error) => return println!("SKIPPED writes by folio: {error}"),
+        };
+        assert!(source.unseen().unwrap().contains("overwrites"));
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
+        let own = std::process::id();
+        source.watch(own, Whose::Alone).unwrap();
+        std::fs::write(dir.path().join("file"), [1]).unwrap();
+        let writes = source.drain().unwrap();
+        let writes = writes.iter().filter(|io| io.write && io.pid == own);
+        assert!(writes.count() > 0);
     }
 
     #[test]

@@ -2,24 +2,20 @@
 //! Many small processes forked by one parent: thousands can start and end per minute without
 //! starting a program each time.
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{Read, Write};
 use std::path::Path;
-use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
-use agewise_cli::children::Killed;
 use anyhow::{Context, bail};
 use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 use super::super::PAGE_BYTES;
+use crate::servant::{self, Servant};
 
-/// The forking parent, as seen by the benchmark. Its processes end with it, and it ends with us.
+/// The forking parent, as seen by the benchmark. Its processes get a signal from the kernel when it
+/// ends.
 #[derive(Debug)]
-pub struct Nest {
-    /// Its processes get a signal from the kernel when it dies.
-    _parent: Killed,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
+pub struct Nest(Servant);
 
 impl Nest {
     /// Starts the parent.
@@ -27,19 +23,7 @@ impl Nest {
     /// # Errors
     /// The program cannot be started.
     pub fn start(program: &Path) -> anyhow::Result<Self> {
-        let mut child = Command::new(program)
-            .args(["bench", "nest"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start the nest of processes")?;
-        let orders = child.stdin.take().context("no pipe to the nest")?;
-        let answers = child.stdout.take().context("no pipe from the nest")?;
-        Ok(Nest {
-            _parent: Killed(child),
-            orders,
-            answers: BufReader::new(answers),
-        })
+        Servant::start(program, "nest", &[]).map(Nest)
     }
 
     /// Starts a process in the cgroup of this `cgroup.procs`, which maps and touches this much
@@ -48,7 +32,8 @@ impl Nest {
     /// # Errors
     /// The kernel refused.
     pub fn spawn(&mut self, procs: &Path, mapped: u64, touched: u64) -> anyhow::Result<u32> {
-        self.ask(&format!("start {mapped} {touched} {}", procs.display()))
+        let order = format!("start {mapped} {touched} {}", procs.display());
+        Ok(u32::try_from(self.0.ask(&order)?)?)
     }
 
     /// Ends a process and waits for it.
@@ -56,18 +41,7 @@ impl Nest {
     /// # Errors
     /// The process does not belong to the nest.
     pub fn end(&mut self, pid: u32) -> anyhow::Result<()> {
-        self.ask(&format!("end {pid}")).map(|_| ())
-    }
-
-    fn ask(&mut self, order: &str) -> anyhow::Result<u32> {
-        writeln!(self.orders, "{order}")?;
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        match line.trim().parse() {
-            Ok(pid) => Ok(pid),
-            Err(_) if line.is_empty() => bail!("the nest of processes has ended"),
-            Err(_) => bail!("{order}: {}", line.trim()),
-        }
+        self.0.ask(&format!("end {pid}")).map(drop)
     }
 }
 
@@ -76,17 +50,7 @@ impl Nest {
 /// # Errors
 /// Standard input or output failed.
 pub fn serve() -> anyhow::Result<ExitCode> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
-    let mut answers = std::io::stdout();
-    for line in std::io::stdin().lines() {
-        let answer = match obey(&line?) {
-            Ok(pid) => pid.to_string(),
-            Err(error) => agewise_cli::output::chain(&error),
-        };
-        writeln!(answers, "{answer}")?;
-        answers.flush()?;
-    }
-    Ok(ExitCode::SUCCESS)
+    servant::serve(|line| obey(line).map(u64::from))
 }
 
 fn obey(line: &str) -> anyhow::Result<u32> {

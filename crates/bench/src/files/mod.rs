@@ -1,16 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 //! `agewise bench files`: the cost and accuracy of following the page cache.
 //!
-//! Known parts of our own files are read. The results of the tracepoints are compared with that,
-//! and those of the page-cache walk with `cachestat(2)` and `/proc/meminfo`.
+//! Known parts of a file of our own are read. What an agent reports is compared with that, and the
+//! results of the page-cache walk with `cachestat(2)` and `/proc/meminfo`.
 
+mod dropping;
+mod maps;
+pub(crate) mod reader;
 mod truth;
+mod watched;
 
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +38,8 @@ use agewise_cli::units;
 
 /// Pages read in the timed loops: 64 MiB, more than the CPU caches hold.
 const LOOP_PAGES: u64 = 16 << 10;
+/// Fewest pairs, whatever is asked for: with fewer there is no interval.
+const PAIRS_MIN: usize = 3;
 /// Number of walks; their median is reported.
 const WALKS: usize = 5;
 
@@ -76,6 +82,9 @@ pub(super) struct Files {
     machine_error_ratio: f64,
     pread_4k: Price,
     pread_64k: Price,
+    /// Reads of the hot half of the file while the cold half is dropped.
+    dropping: dropping::Dropping,
+    maps: maps::Maps,
     /// CPU time of one walk of the whole page cache.
     walk_ms: f64,
     walk_inodes: u64,
@@ -96,7 +105,7 @@ struct Price {
 }
 
 /// Runs the measurement.
-pub(super) fn measure(args: &Args, stop: &Stop) -> anyhow::Result<Files> {
+pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Result<Files> {
     let dir = tempfile::tempdir_in(&args.directory)
         .with_context(|| format!("a directory in {}", args.directory.display()))?;
     let pages = (args.size / PAGE_BYTES).max(2 * LOOP_PAGES);
@@ -109,6 +118,8 @@ pub(super) fn measure(args: &Args, stop: &Stop) -> anyhow::Result<Files> {
     let whole = walk.walk(&|_| true, &mut Nothing)?;
     let resident_error_ratio = file.resident_error(&mut walk)?;
     let machine_error_ratio = machine_error(&mut walk)?;
+    let (pread_4k, pread_64k) = (price(&file, 1, args, stop)?, price(&file, 16, args, stop)?);
+    let maps = maps::measure(&file)?;
     let truth::Truths {
         pread,
         long_pread,
@@ -116,7 +127,7 @@ pub(super) fn measure(args: &Args, stop: &Stop) -> anyhow::Result<Files> {
         mmap,
         io_uring,
         mixed,
-    } = truth::measure(&file)?;
+    } = truth::measure(program, &file)?;
     let gib = (pages * PAGE_BYTES) as f64 / f64::from(1 << 30);
     Ok(Files {
         size_bytes: pages * PAGE_BYTES,
@@ -129,8 +140,10 @@ pub(super) fn measure(args: &Args, stop: &Stop) -> anyhow::Result<Files> {
         io_uring_false_ratio: io_uring.map(|truth| truth.false_ratio),
         resident_error_ratio,
         machine_error_ratio,
-        pread_4k: price(&file, 1, args, stop)?,
-        pread_64k: price(&file, 16, args, stop)?,
+        pread_4k,
+        pread_64k,
+        dropping: dropping::measure(program, &file, args.pairs.max(PAIRS_MIN), stop)?,
+        maps,
         walk_ms: whole.cpu_ns as f64 / 1e6,
         walk_inodes: whole.inodes,
         walk_files: whole.files,
@@ -142,6 +155,7 @@ pub(super) fn measure(args: &Args, stop: &Stop) -> anyhow::Result<Files> {
 
 /// A file with all pages in memory and clean.
 struct Cached {
+    path: PathBuf,
     file: File,
     pages: u64,
 }
@@ -158,7 +172,7 @@ impl Cached {
         }
         file.sync_all()?;
         let file = File::open(&path)?;
-        let cached = Cached { file, pages };
+        let cached = Cached { path, file, pages };
         cached.read(0, pages)?;
         // SAFETY: the descriptor is ours. From here on, reads do not trigger readahead.
         unsafe { libc::posix_fadvise(cached.file.as_raw_fd(), 0, 0, libc::POSIX_FADV_RANDOM) };
@@ -175,6 +189,19 @@ impl Cached {
             at += length as u64;
         }
         Ok(())
+    }
+
+    /// Drops the pages from memory, so that they are charged to whoever reads them next.
+    fn drop_pages(&self) -> anyhow::Result<()> {
+        for _ in 0..100 {
+            rustix::fs::fadvise(&self.file, 0, None, rustix::fs::Advice::DontNeed)?;
+            if cachestat(&self.file, 0..0)?.pages == 0 {
+                return Ok(());
+            }
+            // A page in the batch of a CPU cannot be dropped.
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        anyhow::bail!("{}: pages stay in memory", self.path.display())
     }
 
     fn resident_error(&self, walk: &mut CacheWalk) -> anyhow::Result<f64> {
@@ -254,7 +281,7 @@ fn price(file: &Cached, pages: u64, args: &Args, stop: &Stop) -> anyhow::Result<
     let mut random = Pcg64Mcg::seed_from_u64(pages);
     let mut buffer = vec![0; (pages * PAGE_BYTES) as usize];
     let mut pairs = Vec::new();
-    for _ in 0..args.pairs.max(6) {
+    for _ in 0..args.pairs.max(PAIRS_MIN) {
         anyhow::ensure!(stop.requested().is_none(), "interrupted");
         let with_first = random.random::<bool>();
         let mut ns = [0.0; 2];

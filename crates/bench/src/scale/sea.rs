@@ -8,20 +8,17 @@
 //! observer uses ([`agewise_policy::sample::choose`]); which memory is touched does not depend on
 //! it.
 
-use std::io::{BufRead, BufReader, Write};
 use std::os::fd::OwnedFd;
 use std::path::Path;
-use std::process::{ChildStdin, ChildStdout, Command, ExitCode, Stdio};
+use std::process::ExitCode;
 
-use agewise_cli::children::Killed;
-use agewise_cli::output;
 use agewise_policy::sample::{Area, Bounds, Identity, choose, level_for};
 use anyhow::{Context, bail};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous};
-use rustix::process::Signal;
 
 use super::super::PAGE_BYTES;
+use crate::servant::{self, Servant};
 
 /// Unit in which memory is touched.
 pub const CHUNK_BYTES: u64 = 1 << 20;
@@ -42,11 +39,7 @@ pub fn is_touched(chunk: u64, look: u64, busy: f64) -> bool {
 
 /// The running program; it ends with us.
 #[derive(Debug)]
-pub struct Sea {
-    child: Killed,
-    orders: ChildStdin,
-    answers: BufReader<ChildStdout>,
-}
+pub struct Sea(Servant);
 
 impl Sea {
     /// Starts the program and waits until all memory is mapped and present.
@@ -54,27 +47,15 @@ impl Sea {
     /// # Errors
     /// The program cannot be started, or lacks memory.
     pub fn start(program: &Path, size_bytes: u64, bounds: &Bounds) -> anyhow::Result<Self> {
-        let mut child = Command::new(program)
-            .args(["bench", "sea"])
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .context("cannot start a program to watch")?;
-        let orders = child.stdin.take().context("no pipe to it")?;
-        let answers = BufReader::new(child.stdout.take().context("no pipe from it")?);
-        let mut sea = Sea {
-            child: Killed(child),
-            orders,
-            answers,
-        };
+        let mut sea = Sea(Servant::start(program, "sea", &[])?);
         let (blocks, pages) = (bounds.blocks, bounds.block_pages);
-        sea.ask(&format!("map {size_bytes} {blocks} {pages}"))?;
+        sea.0.ask(&format!("map {size_bytes} {blocks} {pages}"))?;
         Ok(sea)
     }
 
     /// The pid of the program.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.pid()
     }
 
     /// Touches what is due before a look, and waits until that is done.
@@ -82,18 +63,7 @@ impl Sea {
     /// # Errors
     /// The program has exited.
     pub fn touch(&mut self, look: u64, busy: f64) -> anyhow::Result<()> {
-        self.ask(&format!("touch {look} {busy}"))
-    }
-
-    fn ask(&mut self, order: &str) -> anyhow::Result<()> {
-        writeln!(self.orders, "{order}")?;
-        let mut line = String::new();
-        self.answers.read_line(&mut line)?;
-        match line.trim() {
-            "done" => Ok(()),
-            "" => bail!("the program that is watched has ended"),
-            error => bail!("{order}: {error}"),
-        }
+        self.0.ask(&format!("touch {look} {busy}")).map(drop)
     }
 }
 
@@ -102,21 +72,11 @@ impl Sea {
 /// # Errors
 /// Standard input or output failed.
 pub fn serve() -> anyhow::Result<ExitCode> {
-    rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
     let mut memory: Option<Memory> = None;
-    let mut answers = std::io::stdout();
-    for line in std::io::stdin().lines() {
-        let answer = match obey(&mut memory, &line?) {
-            Ok(()) => "done".to_owned(),
-            Err(error) => output::chain(&error),
-        };
-        writeln!(answers, "{answer}")?;
-        answers.flush()?;
-    }
-    Ok(ExitCode::SUCCESS)
+    servant::serve(|line| obey(&mut memory, line))
 }
 
-fn obey(memory: &mut Option<Memory>, line: &str) -> anyhow::Result<()> {
+fn obey(memory: &mut Option<Memory>, line: &str) -> anyhow::Result<u64> {
     let words: Vec<&str> = line.split(' ').collect();
     match (words.as_slice(), memory) {
         (["map", size, blocks, pages], memory) => {
@@ -126,11 +86,11 @@ fn obey(memory: &mut Option<Memory>, line: &str) -> anyhow::Result<()> {
                 ..Bounds::default()
             };
             *memory = Some(Memory::map(size.parse()?, &bounds)?);
-            Ok(())
+            Ok(0)
         }
         (["touch", look, busy], Some(memory)) => {
             memory.touch(look.parse()?, busy.parse()?);
-            Ok(())
+            Ok(0)
         }
         _ => bail!("no order: {line}"),
     }

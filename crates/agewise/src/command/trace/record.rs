@@ -69,10 +69,11 @@ pub struct Args {
     ///
     /// Records every read and write of cached files (read, pread, readv, io_uring, sendfile,
     /// splice) with its process, time and pages, in exact order; the lab replays it through
-    /// descriptors. Bytes are rounded to whole pages. On ext4 and xfs all writes are seen;
-    /// elsewhere only the first one to a clean page. Accesses through mappings, tmpfs and direct
-    /// I/O are not recorded. Processes are recorded from their first moment on. Each read or write
-    /// costs the program some 0.4 us. Needs Linux 6.1.
+    /// descriptors. Bytes are rounded to whole pages. Accesses through mappings, tmpfs and direct
+    /// I/O are not recorded. Where the kernel cannot trace its functions, some writes to file
+    /// systems other than ext4 and xfs are missed, and the command says so. Processes are recorded
+    /// from their first moment on. Each read or write costs the program some 0.4 us. Needs Linux
+    /// 6.1.
     #[arg(long, conflicts_with_all = ["interval", "max_slowdown", "faults"])]
     pub files: bool,
 

@@ -59,11 +59,8 @@ pub(super) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => FileIoSource::open(),
     };
     let mut source = opened.context("--files")?;
-    if !source.unseen().is_empty() {
-        agewise_cli::note!(
-            "not recorded, as the kernel lacks the tracepoints: {}",
-            source.unseen().join(", ")
-        );
+    if let Some(unseen) = source.unseen() {
+        agewise_cli::note!("not recorded, as the kernel cannot trace its functions: {unseen}");
     }
     let began = Instant::now();
     let out = File::create_new(&args.out)
