@@ -193,6 +193,8 @@ pub struct SubjectView {
     pub shrink_limit_bytes: Option<u64>,
     /// Whether the kernel itself reclaimed from it since the previous snapshot.
     pub is_under_reclaim: bool,
+    /// Its processes that run KVM guests: what guests access is not seen.
+    pub guest_hosts: Vec<u32>,
     /// A few of the problems with looking at it.
     pub troubles: Vec<String>,
 }
