@@ -150,6 +150,7 @@ pub fn snapshot(sequence: u64, time_ms: u64) -> Snapshot {
             scan_ms: 15.0,
             scan_cpu_total_ms: 12.5 * sequence as f64,
             move_cpu_total_ms: 3.0 * sequence as f64,
+            cache_lost_looks: 0,
             journal_lost_lines: 0,
         },
         budget: Budget {

@@ -320,6 +320,13 @@ fn own(own: &OwnUse) -> Vec<Family> {
             own.move_cpu_total_ms,
         ),
         counter(
+            "cache_lost_looks",
+            Unit::None,
+            "Looks at the page cache that failed or found accesses lost; no file memory goes until \
+             what is cold is known again",
+        )
+        .single(own.cache_lost_looks),
+        counter(
             "journal_lost_lines",
             Unit::None,
             "Lines of the journal that could not be written; nothing is done without them",

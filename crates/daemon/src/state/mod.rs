@@ -256,6 +256,8 @@ pub struct OwnUse {
     pub scan_cpu_total_ms: f64,
     /// CPU time of moving memory out so far, ms.
     pub move_cpu_total_ms: f64,
+    /// Looks at the page cache so far that failed, or found accesses lost.
+    pub cache_lost_looks: u64,
     /// Journal lines that could not be written so far.
     pub journal_lost_lines: u64,
 }

@@ -120,6 +120,8 @@ pub struct CostReport {
     pub cache_looks: u64,
     /// CPU time per look.
     pub cache_ms_per_look: f64,
+    /// Looks that failed, or found accesses lost: whether a page is idle is not known then.
+    pub cache_lost_looks: u64,
     /// File accesses lost before the last look: some pages seem older than they are.
     pub cache_dropped: u64,
     /// Times that a program which records accesses did not run before the last look, because it was

@@ -6,7 +6,10 @@
 //! become something else.
 
 mod accessed;
+#[cfg(test)]
+mod blind_tests;
 mod cached;
+mod canary;
 mod chunk;
 mod drop;
 mod dropped;

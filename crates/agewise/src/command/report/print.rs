@@ -272,6 +272,7 @@ impl<W: Write> Printer<W> {
                 cost.cache_looks, cost.cache_ms_per_look
             )?;
             for (count, what) in [
+                (cost.cache_lost_looks, "looks failed or found accesses lost"),
                 (cost.cache_dropped, "accesses lost"),
                 (cost.cache_missed, "accesses missed at most"),
                 (
