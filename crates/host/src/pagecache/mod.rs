@@ -32,6 +32,8 @@ mod sampled;
 mod shown;
 mod sizes;
 mod slots;
+#[cfg(test)]
+mod spared_tests;
 mod stat;
 mod unnamed;
 mod unreached;
