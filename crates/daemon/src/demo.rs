@@ -150,6 +150,7 @@ pub fn snapshot(sequence: u64, time_ms: u64) -> Snapshot {
             scan_ms: 15.0,
             scan_cpu_total_ms: 12.5 * sequence as f64,
             move_cpu_total_ms: 3.0 * sequence as f64,
+            cache_lost_looks: 0,
             journal_lost_lines: 0,
         },
         budget: Budget {
@@ -215,6 +216,7 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         reclaimed,
         rehearsed_bytes,
         budget_gain: None,
+        guest_hosts: Vec::new(),
         psi: part.is_cgroup.then(|| psi(time_ms)),
         less: less(part.size_mib * MIB, part.period_ms),
         shrink_limit_bytes: None,

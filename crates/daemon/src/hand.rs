@@ -10,6 +10,7 @@ use agewise_host::access::{PAGE_BYTES, kernel_page_bytes};
 use agewise_host::agent::{Agent, FilesOf};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clock;
+use agewise_host::guest::Guests;
 use agewise_host::mover::{
     self, Ages, IdleSince, PageoutError, PageoutLimits, ProcessMover, SourceRecheck, SystemClock,
 };
@@ -33,6 +34,8 @@ const PASSES_MAX: u32 = 16;
 pub struct PageOut<'a> {
     /// The agent that knows the ages.
     pub agent: &'a mut Agent,
+    /// Whether memory of processes that run KVM guests goes as well.
+    pub guests: Guests,
     /// Becomes true when the move must end.
     pub cancel: &'a AtomicBool,
     /// Whether to check everything but move nothing.
@@ -138,7 +141,7 @@ impl PageOut<'_> {
         let Some(process) = self.open(pid, since_ms) else {
             return Ok(());
         };
-        let moved = ProcessMover::open(&process)
+        let moved = ProcessMover::open_with(&process, self.guests)
             .and_then(|mut mover| self.move_cold(&mut mover, pid, since_ms, room, done));
         match moved {
             Err(error) if !error.is_gone() => Err(error),
@@ -193,7 +196,7 @@ impl PageOut<'_> {
             let Some(process) = self.open(*pid, &since_ms) else {
                 continue;
             };
-            let found = mover::check_target(&process)
+            let found = mover::check_target(&process, self.guests)
                 .and_then(|()| mover::find_idle(self.agent, *pid, &since_ms, room));
             let cold = match found {
                 Ok(Some(cold)) => cold,

@@ -155,6 +155,7 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
         less: Vec::new(),
         shrink_limit_bytes: None,
         is_under_reclaim: false,
+        guest_hosts: ages.guest_hosts.clone(),
         troubles: ages.troubles.iter().take(TROUBLES_MAX).cloned().collect(),
     }
 }

@@ -22,6 +22,7 @@ use crate::access::{
 };
 use crate::clear::{ClearError, ClearPolicy, Clearer, Means};
 use crate::clock;
+use crate::guest::Guests;
 use crate::look::Clearing;
 use crate::mover::{
     self, Pagemap, PageoutError, PageoutLimits, Plan, ProcessMover, RunSet, check_target,
@@ -30,7 +31,7 @@ use crate::process::{Process, ProcessError};
 use crate::root::ProcRoot;
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
-use guests::Guests;
+use guests::GuestsOf;
 
 pub use files::{BudgetedFiles, FilesError};
 pub use held::{HeldFiles, HeldMemory, OpenFiles};
@@ -42,7 +43,7 @@ pub type Choose<'a> = dyn FnMut(&[Seen]) -> Vec<Range<u64>> + 'a;
 #[derive(Debug)]
 pub struct Budgeted {
     process: Process,
-    guests: Guests,
+    guests: GuestsOf,
     /// Bound to the address space of the last look: after an exec it reads as empty.
     pagemap: Option<Pagemap>,
     vmas: VmaTable,
@@ -61,9 +62,9 @@ impl Budgeted {
     /// Starts without any knowledge of the process.
     ///
     /// # Errors
-    /// The process must not be touched (agewise itself, init, a kernel thread) or is gone.
-    pub fn new(process: Process) -> Result<Self, PageoutError> {
-        check_target(&process)?;
+    /// The process must not be touched ([`check_target`]) or is gone.
+    pub fn new(process: Process, guests: Guests) -> Result<Self, PageoutError> {
+        check_target(&process, guests)?;
         // Only `clear_refs`: MADV_COLD would make the kernel reclaim what was just accessed.
         let policy = ClearPolicy {
             means: Means::Refs,
@@ -72,7 +73,7 @@ impl Budgeted {
         Ok(Budgeted {
             clearer: Clearer::new(process.pid(), policy),
             process,
-            guests: Guests::none(),
+            guests: GuestsOf::new(guests),
             pagemap: None,
             vmas: VmaTable::new(),
             maps: MapsReader::new(),
@@ -84,12 +85,12 @@ impl Budgeted {
 }
 
 impl HeldMemory for Budgeted {
-    fn open(pid: u32, start_ticks: u64) -> Result<Self, PageoutError> {
+    fn open(pid: u32, start_ticks: u64, guests: Guests) -> Result<Self, PageoutError> {
         let process = Process::open_user(&ProcRoot::default(), pid)?;
         if process.start_ticks() != start_ticks {
             return Err(ProcessError::Gone { pid }.into());
         }
-        Budgeted::new(process)
+        Budgeted::new(process, guests)
     }
 
     fn start_ticks(&self) -> u64 {
@@ -287,7 +288,7 @@ mod tests {
         let (bits, leaf) = (TableBits::default(), Leaf::Page);
         let va = stack.start / TABLE_BYTES * TABLE_BYTES;
         source.set(pid, va, FakeTable { bits, leaf });
-        let mut budgeted = Budgeted::new(Process::open(pid).unwrap()).unwrap();
+        let mut budgeted = Budgeted::new(Process::open(pid).unwrap(), Guests::Spared).unwrap();
         budgeted.look(&mut source, true).unwrap();
 
         let top = tempfile::tempdir().unwrap();
@@ -339,7 +340,7 @@ mod tests {
             source.set(pid, va, FakeTable { bits, leaf });
         };
         show(&mut source, bits);
-        let mut budgeted = Budgeted::new(Process::open(pid).unwrap()).unwrap();
+        let mut budgeted = Budgeted::new(Process::open(pid).unwrap(), Guests::Spared).unwrap();
         let seen = budgeted.look(&mut source, true).unwrap();
         let bits = seen[0].bits;
         assert_eq!((bits.present.len(), bits.young.len()), (pages, 1));

@@ -6,9 +6,30 @@ use std::fs;
 use std::os::unix::ffi::OsStrExt;
 
 use crate::root::{ProcRoot, numbers_in};
+use crate::vma::{VmaKind, VmaTable};
 
 /// Link target of a virtual machine's file descriptor (virt/kvm/kvm_main.c).
 const MACHINE: &[u8] = b"anon_inode:kvm-vm";
+
+/// Whether memory of processes that run guests may be moved or marked.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Guests {
+    /// It may not.
+    #[default]
+    Spared,
+    /// It may: somebody asked for it, and has been warned.
+    Included,
+}
+
+impl Guests {
+    /// Included only if asked for.
+    pub fn included_if(asked: bool) -> Self {
+        match asked {
+            true => Guests::Included,
+            false => Guests::Spared,
+        }
+    }
+}
 
 /// Whether a process has a KVM virtual machine. False if its descriptors may not be read.
 pub fn runs_guests(root: &ProcRoot, pid: u32) -> bool {
@@ -26,7 +47,17 @@ pub fn hosts(root: &ProcRoot) -> Vec<u32> {
     pids
 }
 
-/// The warning about such a process.
+/// Whether these mappings include a virtual CPU, as those of every program that runs guests do.
+/// Costs an observer, who reads mappings anyway, less than reading descriptors.
+pub(crate) fn maps_cpu(vmas: &VmaTable) -> bool {
+    let mut special = vmas
+        .vmas()
+        .iter()
+        .filter(|vma| vma.kind == VmaKind::Special);
+    special.any(|vma| vmas.name(vma).starts_with("anon_inode:kvm-vcpu"))
+}
+
+/// The note about such a process.
 pub fn note(pid: u32) -> String {
     format!(
         "process {pid} runs KVM guests: what they access is not in its page tables, so memory that \
@@ -34,9 +65,22 @@ pub fn note(pid: u32) -> String {
     )
 }
 
+/// The warning about such a process whose memory goes all the same; `None` if it runs no guests.
+pub fn warning(root: &ProcRoot, pid: u32) -> Option<String> {
+    runs_guests(root, pid).then(|| format!("{}; it goes all the same, as asked", note(pid)))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_is_known_by_its_mappings() {
+        let maps = "55c0dc982000-55c0dc983000 r--p 00000000 fe:00 10092924 /opt/kvm-vcpu\n";
+        assert!(!maps_cpu(&VmaTable::from_text(maps)));
+        let cpu = "7f4edd41a000-7f4edd41d000 rw-s 00000000 00:10 1038 anon_inode:kvm-vcpu:0\n";
+        assert!(maps_cpu(&VmaTable::from_text(&[maps, cpu].concat())));
+    }
 
     #[test]
     fn a_host_is_known_by_its_descriptors() {
@@ -54,5 +98,8 @@ mod tests {
         let root = ProcRoot::new(top.path());
         assert_eq!(hosts(&root), [7]);
         assert!(!runs_guests(&root, 10));
+        assert_eq!(warning(&root, 8), None);
+        let warning = warning(&root, 7).unwrap();
+        assert!(warning.contains("process 7 runs KVM guests"), "{warning}");
     }
 }

@@ -15,6 +15,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::{Cgroup, Hierarchy, OwnCgroup, Version};
+use agewise_host::guest::Guests;
 use agewise_host::mover::{PageoutError, check_target};
 use agewise_host::process::{Process, ProcessKind};
 use agewise_host::root::ProcRoot;
@@ -65,7 +66,7 @@ fn a_process_without_its_first_thread_is_one() {
     assert!(vmas.vmas().iter().any(|vma| vma.locked));
     // An operation the kernel does not support is reported, not mistaken for the end of the
     // process.
-    let refused = check_target(&process).unwrap_err();
+    let refused = check_target(&process, Guests::Spared).unwrap_err();
     assert!(
         matches!(refused, PageoutError::LostLeader { .. }),
         "{refused}"

@@ -15,6 +15,7 @@ use agewise_host::activate::activate;
 use agewise_host::agent::{Agent, AgentConfig, Subject, Targets};
 use agewise_host::budgeted::{Budgeted, HeldMemory};
 use agewise_host::damon::{Damon, DamonError, Setup, Watched};
+use agewise_host::guest::Guests;
 use agewise_host::mover::{
     self, Mover, PageoutError, PageoutLimits, Plan, ProcessMover, RunSet, SkipReason,
 };
@@ -125,7 +126,8 @@ fn a_budget_looks_at_the_others() {
     let Some(hangs) = hangs(test) else { return };
     let well = well();
     let pids = [hangs.child.pid, well.pid];
-    let [mut hung, mut well] = pids.map(|pid| Budgeted::new(Process::open(pid).unwrap()).unwrap());
+    let [mut hung, mut well] =
+        pids.map(|pid| Budgeted::new(Process::open(pid).unwrap(), Guests::Spared).unwrap());
     let mut source = HangsBefore {
         inner,
         child: Some(Rc::clone(&hangs.child)),

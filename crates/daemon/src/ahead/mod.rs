@@ -263,7 +263,9 @@ impl Runner {
         for held in held {
             let key = held.key.clone();
             let subject = match before.remove(&key) {
-                Some(mut subject) if subject.held.spec == held.spec => {
+                Some(mut subject)
+                    if subject.held.spec == held.spec && subject.held.guests == held.guests =>
+                {
                     subject.hold(held);
                     subject
                 }

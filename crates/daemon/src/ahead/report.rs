@@ -4,6 +4,7 @@
 use std::path::PathBuf;
 
 use agewise_host::cgroup::Cgroup;
+use agewise_host::guest::Guests;
 use agewise_policy::budget::Gain;
 use agewise_policy::proactive::{Backend, Spec};
 use serde::Serialize;
@@ -27,6 +28,8 @@ pub struct Held {
     pub backend: Backend,
     /// Whether clean pages of files charged to the cgroup go as well.
     pub files: bool,
+    /// Whether memory of processes that run KVM guests goes as well.
+    pub guests: Guests,
     /// Cgroups below it whose pages of files stay.
     pub without: Vec<PathBuf>,
 }

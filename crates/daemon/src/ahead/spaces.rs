@@ -71,7 +71,8 @@ impl<M: HeldMemory> Spaces<M> {
     }
 
     /// Opens new processes and drops those that are gone; returns whether any are new.
-    pub fn follow(&mut self, processes: &[(u32, u64)], report: &mut Report) -> bool {
+    pub fn follow(&mut self, held: &Held, report: &mut Report) -> bool {
+        let processes = &held.processes;
         self.by_pid.retain(|pid, space| {
             processes.contains(&(*pid, space.start_ticks())) && space.is_alive()
         });
@@ -79,7 +80,7 @@ impl<M: HeldMemory> Spaces<M> {
         let mut has_new = false;
         for (pid, start_ticks) in processes {
             if !self.by_pid.contains_key(pid)
-                && let Some(space) = trouble(report, M::open(*pid, *start_ticks))
+                && let Some(space) = trouble(report, M::open(*pid, *start_ticks, held.guests))
             {
                 if let Some(now) = space.counted(self.with_reads()) {
                     self.counted.insert(*pid, now);

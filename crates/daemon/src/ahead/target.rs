@@ -104,7 +104,7 @@ impl<M: HeldMemory> Target<M> {
             self.spaces
                 .slow
                 .read(&self.held, (tools.swap_room)().unwrap_or_default());
-            let has_new = self.spaces.follow(&self.held.processes, report);
+            let has_new = self.spaces.follow(&self.held, report);
             if self.spaces.follow_files(&self.held, tools.open_files) || has_new {
                 self.pacer.scan_soon();
             }

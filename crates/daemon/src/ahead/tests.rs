@@ -12,6 +12,7 @@ use agewise_host::access::AccessSource;
 use agewise_host::access::fake::FakeSource;
 use agewise_host::budgeted::{Choose, FilesError, HeldFiles, HeldMemory};
 use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
+use agewise_host::guest::Guests;
 use agewise_host::mover::PageoutError;
 use agewise_host::process::ProcessError;
 use agewise_policy::budget::{Counted, Gone, PAGE_BYTES, SLICES_A_STEP, Seen};
@@ -33,7 +34,7 @@ struct State {
     /// Nothing leaves.
     is_stuck: bool,
     /// It must not be touched.
-    is_refused: bool,
+    runs_guests: bool,
     /// A file that is replaced by another before each look.
     is_replaced: bool,
     replaced: u64,
@@ -109,10 +110,10 @@ struct Fake {
 }
 
 impl HeldMemory for Fake {
-    fn open(pid: u32, _: u64) -> Result<Self, PageoutError> {
+    fn open(pid: u32, _: u64, guests: Guests) -> Result<Self, PageoutError> {
         let state = PROCESSES.with_borrow(|all| all.get(&pid).cloned());
         let state = state.ok_or(ProcessError::Gone { pid })?;
-        if state.borrow().is_refused {
+        if state.borrow().runs_guests && guests == Guests::Spared {
             return Err(PageoutError::Guests { pid });
         }
         Ok(Fake { state, pid })
@@ -221,6 +222,7 @@ impl Scene {
             dry_run,
             backend,
             files: false,
+            guests: Guests::Spared,
             without: Vec::new(),
         };
         Scene {
@@ -435,12 +437,20 @@ fn a_process_that_ends_is_no_trouble_and_a_new_one_is_scanned_at_once() {
 }
 
 #[test]
-fn a_process_that_must_not_be_touched_is_trouble() {
-    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
-    scene.state.borrow_mut().is_refused = true;
-    scene.run(1_500, ROOM, touch_hot);
-    let trouble = scene.report.trouble.unwrap();
+fn memory_of_guests_is_moved_only_if_asked_for() {
+    let run = |guests| {
+        let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+        scene.state.borrow_mut().runs_guests = true;
+        scene.target.held.guests = guests;
+        scene.run(1_500, ROOM, touch_hot);
+        scene.report
+    };
+    let spared = run(Guests::Spared);
+    let trouble = spared.trouble.unwrap();
     assert!(trouble.contains("KVM guests"), "{trouble}");
+    assert_eq!(spared.left_bytes, 0);
+    let included = run(Guests::Included);
+    assert!(included.trouble.is_none() && included.left_bytes > 0);
 }
 
 #[test]

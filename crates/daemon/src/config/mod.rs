@@ -106,6 +106,10 @@ pub struct Act {
     /// makes its own looks.
     #[serde(default)]
     pub files: bool,
+    /// Also take memory of processes that run KVM guests. What guests access is not seen: memory
+    /// that looks idle may be in use, and comes back at the guest's expense.
+    #[serde(default)]
+    pub guests: bool,
 }
 
 /// Cgroups whose working set is to be kept, and what is done when it cannot be.

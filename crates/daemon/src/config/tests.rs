@@ -36,7 +36,8 @@ fn the_commented_defaults_are_the_defaults() {
         .collect();
     let config = Config::parse(&rule).unwrap();
     assert_eq!(config.act.len(), 1);
-    assert!(config.act[0].dry_run && !config.act[0].sort_first && !config.act[0].files);
+    let rule = &config.act[0];
+    assert!(rule.dry_run && !rule.sort_first && !rule.files && !rule.guests);
 }
 
 #[test]

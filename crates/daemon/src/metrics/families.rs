@@ -126,10 +126,21 @@ fn state(rows: &[Row]) -> Vec<Family> {
         Unit::None,
         "Always 1; labels: the policy that acts on it, and whether it only rehearses",
     );
+    let mut guests = gauge(
+        "guest_hosts",
+        Unit::None,
+        "Processes in it that run KVM guests, whose accesses are not seen: what looks idle may be \
+         in use; only where there are some",
+    );
     for row in rows {
         let labels = row.labels.clone();
         let total = row.subjects.iter().map(|s| s.processes as u64).sum::<u64>();
         processes.add(labels.clone(), total);
+        let hosts = row.subjects.iter().map(|s| s.guest_hosts.len() as u64);
+        let hosts = hosts.sum::<u64>();
+        if hosts > 0 {
+            guests.add(labels.clone(), hosts);
+        }
         if row.is_rest() {
             continue;
         }
@@ -148,7 +159,7 @@ fn state(rows: &[Row]) -> Vec<Family> {
         .iter()
         .filter(|row| !row.is_rest())
         .flat_map(|row| row.subjects.iter().map(|s| (row.labels.clone(), s.psi)));
-    let mut all = vec![processes, observed, reclaim, policy];
+    let mut all = vec![processes, guests, observed, reclaim, policy];
     all.extend(pressure(["psi_avg10", "psi_avg60", "psi_stalled"], named));
     all
 }
@@ -308,6 +319,13 @@ fn own(own: &OwnUse) -> Vec<Family> {
             "CPU time of moving memory out",
             own.move_cpu_total_ms,
         ),
+        counter(
+            "cache_lost_looks",
+            Unit::None,
+            "Looks at the page cache that failed or found accesses lost; no file memory goes until \
+             what is cold is known again",
+        )
+        .single(own.cache_lost_looks),
         counter(
             "journal_lost_lines",
             Unit::None,

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Snapshot and timeline as JSON; what `agewise report --format json` also has is named as there.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 
 use agewise_host::container::Container;
@@ -54,6 +55,7 @@ struct Target<'a> {
     what_if: Vec<WhatIfPoint>,
     shrink_limit_bytes: Option<u64>,
     budget_gain: Option<Gain>,
+    guest_hosts: Cow<'a, [u32]>,
     troubles: &'a [String],
 }
 
@@ -154,12 +156,13 @@ fn target<'a>(subject: &'a SubjectView) -> Target<'a> {
         what_if: subject.less.iter().map(WhatIfPoint::from).collect(),
         shrink_limit_bytes: subject.shrink_limit_bytes,
         budget_gain: subject.budget_gain,
+        guest_hosts: Cow::from(&subject.guest_hosts),
         troubles: &subject.troubles,
     }
 }
 
 /// All subjects not shown by name, as one.
-fn other<'a>(snapshot: &Snapshot, shown: &Shown) -> Option<Target<'a>> {
+fn other<'a>(snapshot: &'a Snapshot, shown: &Shown) -> Option<Target<'a>> {
     let mut rest = shown
         .others
         .iter()
@@ -183,6 +186,7 @@ fn other<'a>(snapshot: &Snapshot, shown: &Shown) -> Option<Target<'a>> {
         sum.processes += more.processes;
         sum.observed_ms = sum.observed_ms.min(more.observed_ms);
         sum.is_under_reclaim |= more.is_under_reclaim;
+        sum.guest_hosts.to_mut().extend(&*more.guest_hosts);
         if let Some(more) = more.unmapped_cache_bytes {
             let known = sum.unmapped_cache_bytes.unwrap_or(0);
             sum.unmapped_cache_bytes = Some(known.saturating_add(more));

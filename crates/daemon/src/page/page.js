@@ -164,6 +164,8 @@ function row(target, largest) {
   cell.style.paddingLeft = 0.5 + Math.min(target.depth, 8) * 0.9 + "rem";
   if (target.policy) line.append(element("span", { class: "tag",
     title: "the policy that acts on it" }, target.policy + (target.dry_run ? ", dry run" : "")));
+  if (target.guest_hosts.length) line.append(element("span", { class: "tag",
+    title: "KVM guests run in it: what they access is not seen, so what looks idle may be in use" }, "guests"));
   const bar = agesBar(all, bounds, sum, target.resident_bytes / largest);
   const made = element("tr", { "data-target": target.target, class: target.target === chosen ? "chosen" : "" },
     cell, element("td", { class: "ages" }, bar),

@@ -7,8 +7,8 @@ use std::sync::atomic::AtomicBool;
 
 use agewise_cli::units::unix_ms;
 use agewise_host::access::kernel_page_bytes;
-use agewise_host::agent::FilesOf;
-use agewise_host::guest;
+use agewise_host::agent::{Agent, FilesOf, Space};
+use agewise_host::guest::{self, Guests};
 use agewise_host::mover::{self, Ages};
 use agewise_host::root::ProcRoot;
 use agewise_policy::generations::ByType;
@@ -76,12 +76,13 @@ impl Daemon {
                 return;
             }
             self.keep_watch(&mut notified_ms);
+            let actor = &self.tracked.actors[&seen.key];
             let whose = Whose {
                 seen,
                 pids: &pids,
                 without: &taken_cgroups,
+                guests: Guests::included_if(self.config.act[actor.rule].guests),
             };
-            let actor = &self.tracked.actors[&seen.key];
             if actor.shrinks().is_some() {
                 // It is held by a limit, between ticks.
             } else if actor.is_held_ahead() {
@@ -119,6 +120,7 @@ impl Daemon {
             dry_run: actor.dry_run,
             backend,
             files: actor.files,
+            guests: whose.guests,
             without: whose.without.to_vec(),
         }
     }
@@ -225,6 +227,7 @@ impl Daemon {
             dry_run: actor.dry_run,
             resident_bytes: resident[0].saturating_add(resident[1]),
             swapped_bytes: ages.out_bytes,
+            guest_hosts: whose.guest_hosts(&self.agent),
             action: &decision.action,
             why: &decision.reason,
             limit: decision.limit,
@@ -242,6 +245,7 @@ impl Daemon {
         }
         let mut hand = PageOut {
             agent: &mut self.agent,
+            guests: whose.guests,
             cancel,
             rehearse: actor.dry_run,
         };
@@ -272,6 +276,8 @@ struct Whose<'a> {
     pids: &'a [u32],
     /// The cgroups below it that have their own rules.
     without: &'a [PathBuf],
+    /// Whether its processes that run KVM guests are acted upon.
+    guests: Guests,
 }
 
 impl<'a> Whose<'a> {
@@ -282,6 +288,14 @@ impl<'a> Whose<'a> {
             cgroup,
             without: self.without,
         })
+    }
+
+    /// Its processes that run guests, if those are acted upon.
+    fn guest_hosts(&self, agent: &Agent) -> Vec<u32> {
+        let runs_guests = |pid: &u32| agent.space(*pid).is_some_and(Space::runs_guests);
+        let pids = self.pids.iter().copied();
+        let hosts = pids.filter(|pid| self.guests == Guests::Included && runs_guests(pid));
+        hosts.collect()
     }
 
     /// The kernel selects from all memory of a cgroup and of those below it. Where some of that
@@ -307,7 +321,8 @@ impl<'a> Whose<'a> {
             return false;
         }
         let line = mover::own_lineage();
-        let stays = |pid: u32| pid == 1 || line.contains(&pid) || guest::runs_guests(proc, pid);
+        let is_spared = |pid: u32| self.guests == Guests::Spared && guest::runs_guests(proc, pid);
+        let stays = |pid: u32| pid == 1 || line.contains(&pid) || is_spared(pid);
         let pids = cgroup.all_procs().ok().flatten();
         pids.is_some_and(|pids| !pids.into_iter().any(stays))
     }
@@ -451,6 +466,7 @@ mod tests {
             seen: &seen,
             pids: &[],
             without: &[],
+            guests: Guests::Spared,
         };
         let proc = Roots::below(top.path()).proc;
         let may_all_go = |procs: &str| {

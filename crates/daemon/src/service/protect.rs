@@ -7,6 +7,7 @@ use std::sync::atomic::AtomicBool;
 use agewise_host::access::{LeafRun, TableSight, Target};
 use agewise_host::agent::{Tap, TickReport};
 use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy};
+use agewise_host::guest::Guests;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::Throttle;
 use agewise_host::whatif::Sights;
@@ -217,6 +218,7 @@ impl Daemon {
             .collect();
         let mut hand = PageOut {
             agent: &mut self.agent,
+            guests: Guests::Spared,
             cancel,
             rehearse: false,
         };

@@ -54,6 +54,7 @@ impl Daemon {
         let own = &mut self.meter.own;
         own.scan_ms = now_ms.saturating_sub(began_ms) as f64;
         own.ages_bytes = self.agent.memory_bytes() as u64;
+        own.cache_lost_looks = self.agent.cost().cache_lost_looks;
         own.journal_lost_lines = self.journal.lost_lines();
         own.late_ms = self.pace.late_ms();
         own.late_max_ms = self.pace.late_max_ms();

@@ -62,6 +62,8 @@ pub struct Daemon {
     pub(super) ahead: Option<Ahead>,
     /// Why it cannot, as far as it was written.
     pub(super) not_held: News,
+    /// Why the page cache could not be looked at.
+    blind: News,
     pub(super) protector: Option<Protector>,
     /// Holds cgroups as small as possible without harm.
     pub(super) shrinkers: Shrinkers,
@@ -224,6 +226,7 @@ impl Daemon {
             tracked: Tracked::default(),
             ahead: None,
             not_held: News::default(),
+            blind: News::default(),
             protector,
             shrinkers,
             curves: AllCurves::new(found.state()),
@@ -321,6 +324,7 @@ impl Daemon {
         self.journal.retry();
         self.meter.begin_look();
         let tick = self.look()?;
+        self.say_if_blind();
         self.looked_ms = self.now_ms();
         let seen = observer::subjects(&self.agent, &mut self.containers);
         self.follow(&seen);
@@ -393,6 +397,18 @@ impl Daemon {
         }
         let names: HashSet<&str> = seen.iter().map(|seen| &*seen.key.0).collect();
         self.hub.forget_reports(|cgroup| names.contains(cgroup));
+    }
+
+    /// Says why the page cache could not be looked at: no file memory goes without that.
+    fn say_if_blind(&mut self) {
+        let now_ms = self.now_ms();
+        let Some(trouble) = self.agent.files_trouble() else {
+            return;
+        };
+        if self.blind.is_news(now_ms, trouble) {
+            let message = format!("page cache: {trouble}");
+            self.say("trouble", message);
+        }
     }
 
     fn say_if_short(&mut self) {

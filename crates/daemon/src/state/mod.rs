@@ -193,6 +193,8 @@ pub struct SubjectView {
     pub shrink_limit_bytes: Option<u64>,
     /// Whether the kernel itself reclaimed from it since the previous snapshot.
     pub is_under_reclaim: bool,
+    /// Its processes that run KVM guests: what guests access is not seen.
+    pub guest_hosts: Vec<u32>,
     /// A few of the problems with looking at it.
     pub troubles: Vec<String>,
 }
@@ -254,6 +256,8 @@ pub struct OwnUse {
     pub scan_cpu_total_ms: f64,
     /// CPU time of moving memory out so far, ms.
     pub move_cpu_total_ms: f64,
+    /// Looks at the page cache so far that failed, or found accesses lost.
+    pub cache_lost_looks: u64,
     /// Journal lines that could not be written so far.
     pub journal_lost_lines: u64,
 }

@@ -56,6 +56,8 @@ pub(super) struct Cache {
     /// The earliest time of the next look.
     due_ms: u64,
     looks: u64,
+    /// Those that failed, or found that many accesses were lost.
+    lost_looks: u64,
     cpu_ns: u64,
     last: FilesLook,
     trouble: Option<String>,
@@ -71,6 +73,7 @@ impl Cache {
             looked_ms: VecDeque::new(),
             due_ms: 0,
             looks: 0,
+            lost_looks: 0,
             cpu_ns: 0,
             last: FilesLook::default(),
             trouble: None,
@@ -93,6 +96,9 @@ impl Cache {
             .try_look(subjects, nodes)
             .err()
             .map(|error| error.to_string());
+        if self.trouble.is_some() || self.ages.has_lost_within(1) {
+            self.lost_looks += 1;
+        }
         // With the list of cgroups, and also if it failed: it costs as much then.
         let cpu_ns = thread_cpu_ns().saturating_sub(began_ns);
         self.cpu_ns += cpu_ns;
@@ -162,6 +168,7 @@ impl Cache {
     pub fn add_cost(&self, cost: &mut CostReport) {
         cost.cache_looks = self.looks;
         cost.cache_ms_per_look = self.cpu_ns as f64 / 1e6 / self.looks.max(1) as f64;
+        cost.cache_lost_looks = self.lost_looks;
         cost.cache_dropped = self.last.dropped;
         cost.cache_missed = self.last.missed;
         cost.cache_unfollowed = self.last.unfollowed;
@@ -206,6 +213,11 @@ impl Agent {
         if let Some(cache) = &mut self.cache {
             cache.look(&self.resolved.subjects, &self.nodes);
         }
+    }
+
+    /// Why the last look at file memory failed, if it did.
+    pub fn files_trouble(&self) -> Option<&str> {
+        self.cache.as_ref()?.trouble.as_deref()
     }
 
     /// Whether the file memory of a subject is counted by the page cache rather than by its
@@ -319,6 +331,18 @@ mod tests {
         let failed = report(&cache, &c);
         assert_eq!(pages(&failed), [7, 7, 0]);
         assert!(failed.troubles[0].contains("page cache: "), "{failed:?}");
+
+        // It counts, and so does a look before which accesses were lost.
+        let mut lost_looks = |failure, dropped| {
+            shared.0.lock().unwrap().failure = failure;
+            shared.0.lock().unwrap().dropped = dropped;
+            cache.look(&all, &nodes);
+            cache.lost_looks
+        };
+        assert_eq!(lost_looks(None, 0), 1);
+        assert_eq!(lost_looks(None, 1), 2);
+        std::thread::sleep(std::time::Duration::from_millis(2));
+        assert_eq!(lost_looks(None, 0), 2);
     }
 
     #[test]

@@ -62,6 +62,9 @@ pub struct SubjectReport {
     pub margins_bytes: Vec<ByType<Margin>>,
     /// How long it has been observed: the maximum over its processes.
     pub observed_ms: u64,
+    /// Its processes that run KVM guests, by pid: what guests access is not seen, so the ages of
+    /// their memory are upper bounds.
+    pub guest_hosts: Vec<u32>,
     /// Processes that could not be looked at, and the reasons.
     pub troubles: Vec<String>,
     /// Why it is no longer observed.
@@ -117,6 +120,8 @@ pub struct CostReport {
     pub cache_looks: u64,
     /// CPU time per look.
     pub cache_ms_per_look: f64,
+    /// Looks that failed, or found accesses lost: whether a page is idle is not known then.
+    pub cache_lost_looks: u64,
     /// File accesses lost before the last look: some pages seem older than they are.
     pub cache_dropped: u64,
     /// Times that a program which records accesses did not run before the last look, because it was
@@ -159,6 +164,7 @@ impl SubjectReport {
             followed_bytes: 0,
             margins_bytes: Vec::new(),
             observed_ms: 0,
+            guest_hosts: Vec::new(),
             troubles: Vec::new(),
             gone: None,
         }
@@ -218,6 +224,9 @@ impl SubjectReport {
             }
         }
         self.processes += 1;
+        if space.runs_guests() {
+            self.guest_hosts.push(space.process.pid());
+        }
         self.swapped_bytes += space.swapped_pages() * PAGE_BYTES;
         self.refaulted_bytes += space.refaulted_pages * PAGE_BYTES;
         let since_ms = window.unseen_since_ms().unwrap_or(now_ms);

@@ -18,6 +18,7 @@ use crate::clear::hand::MapCounts;
 use crate::clear::{ClearPolicy, ClearReport, Clearer};
 use crate::clock::{monotonic_ns, thread_cpu_ns};
 use crate::frame_set::FrameSet;
+use crate::guest;
 use crate::interim::InterimScans;
 use crate::look::{Clearing, LookError, Looked};
 use crate::process::Process;
@@ -44,6 +45,7 @@ pub struct Space {
     pub(super) followed: Followed,
     interim: InterimScans,
     maps_read: MapsRead,
+    runs_guests: bool,
     /// As the kernel counted them before the look.
     pub(super) resident_pages: u64,
     virtual_bytes: u64,
@@ -124,6 +126,7 @@ impl Space {
             followed: Followed::default(),
             interim: InterimScans::default(),
             maps_read: MapsRead::default(),
+            runs_guests: false,
             resident_pages: 0,
             virtual_bytes: 0,
             subjects: Vec::new(),
@@ -169,6 +172,11 @@ impl Space {
         &self.vmas
     }
 
+    /// Whether it runs KVM guests, whose accesses are not seen.
+    pub fn runs_guests(&self) -> bool {
+        self.runs_guests
+    }
+
     /// Why the last look or clear failed, if it did.
     pub fn trouble(&self) -> Option<&str> {
         self.trouble.as_deref()
@@ -201,6 +209,7 @@ impl Space {
         }
         let began_ns = thread_cpu_ns();
         self.vmas.read_by(reader, self.process.pid())?;
+        self.runs_guests = guest::maps_cpu(&self.vmas);
         let vmas = self.vmas.vmas().iter().zip(0..);
         let looked_at = vmas.filter(|(vma, _)| is_looked_at(vma) && is_within(vma.range, within));
         self.looked_at.clear();

@@ -32,6 +32,9 @@ const CORE_SHARE: u64 = 200;
 /// Least time between two walks of the whole page cache, in ns.
 const WALKS_NS: u64 = 30_000_000_000;
 
+/// Whether accesses are still noted is proved by a look: before a move, by one at most this old.
+const PROOF_NS: u64 = 100_000_000;
+
 /// CPU time per look, in ns, for inodes accessed anywhere on the machine whose owner is not known.
 /// The rest wait for the next looks: a build reads thousands of files.
 const STRANGERS_NS: u64 = 1_000_000;
@@ -75,6 +78,8 @@ pub struct BudgetedFiles {
     accessed: Box<dyn AccessNotes>,
     /// Accesses since the last look that counts, as far as they have been read.
     since: Accesses,
+    /// When they were last read.
+    read_ns: u64,
     mounts: Mounts,
     known: Known,
     looks: u32,
@@ -105,12 +110,20 @@ impl BudgetedFiles {
             walk,
             accessed,
             since: Accesses::default(),
+            read_ns: 0,
             mounts: Mounts::default(),
             known: Known::default(),
             looks: 0,
             walk_due_ns: 0,
             walked_ns: 0,
         }
+    }
+
+    fn read_accesses(&mut self) -> Result<(), FilesError> {
+        let later = self.accessed.look()?;
+        self.since.add(later);
+        self.read_ns = clock::monotonic_ns();
+        Ok(())
     }
 
     fn begin_look(&mut self) -> Result<(), FilesError> {
@@ -198,8 +211,7 @@ impl HeldFiles for BudgetedFiles {
     }
 
     fn look(&mut self, counts: bool) -> Result<BTreeMap<u64, Vec<Seen>>, FilesError> {
-        let later = self.accessed.look()?;
-        self.since.add(later);
+        self.read_accesses()?;
         match counts {
             true => self.begin_look()?,
             false => self.follow_newcomers()?,
@@ -235,6 +247,9 @@ impl HeldFiles for BudgetedFiles {
         choose: &mut Choose<'_>,
         rehearse: bool,
     ) -> Result<Gone, FilesError> {
+        if clock::monotonic_ns().saturating_sub(self.read_ns) > PROOF_NS {
+            self.read_accesses()?;
+        }
         let Some(file) = self.known.files.get_mut(&name) else {
             return Ok(Gone::default());
         };
@@ -356,6 +371,23 @@ pub(super) mod tests {
         let seen = held.look(false).unwrap();
         assert_eq!(words(&seen[&name]), [0x3f, 1 << 5, 0xc0]);
         assert_eq!(seen[&name][0].movable[0], 0x3f);
+    }
+
+    #[test]
+    fn nothing_goes_on_an_old_proof_that_accesses_are_noted() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir_all(dir.path().join("a")).unwrap();
+        let cgroup = Cgroup::open(&Hierarchy::at(Version::V2, dir.path()), "/a").unwrap();
+        let shared = Shared::default();
+        shared.0.lock().unwrap().files = vec![file(1, cgroup.id(), 8)];
+        let mut held =
+            BudgetedFiles::new(cgroup, Box::new(shared.clone()), Box::new(shared.clone()));
+        let name = *held.look(true).unwrap().keys().next().unwrap();
+        shared.0.lock().unwrap().is_blind = true;
+        held.read_ns = 0;
+        let run = std::slice::from_ref(&(0..8));
+        let mut all = |_: &[Seen]| run.to_vec();
+        assert!(held.move_out(name, run, &mut all, false).is_err());
     }
 
     #[test]

@@ -10,6 +10,7 @@ use agewise_policy::budget::{Counted, Gone, Seen};
 use super::{Choose, FilesError};
 use crate::access::AccessSource;
 use crate::cgroup::Cgroup;
+use crate::guest::Guests;
 use crate::mover::PageoutError;
 
 /// The anonymous memory of one address space.
@@ -17,8 +18,9 @@ pub trait HeldMemory: Sized {
     /// Opens the process with this pid that started then, not another with the same pid.
     ///
     /// # Errors
-    /// The process must not be touched (agewise itself, init, a kernel thread) or is gone.
-    fn open(pid: u32, start_ticks: u64) -> Result<Self, PageoutError>;
+    /// The process must not be touched (agewise itself, init, a kernel thread, a host of guests
+    /// that are spared) or is gone.
+    fn open(pid: u32, start_ticks: u64, guests: Guests) -> Result<Self, PageoutError>;
 
     /// When the process started, clock ticks since boot.
     fn start_ticks(&self) -> u64;

@@ -28,8 +28,8 @@ fn guests(facts: &Facts) -> Option<Capability> {
         return None;
     }
     let found = format!(
-        "processes {} run KVM guests: what guests access is not seen, and no policy moves their \
-         memory",
+        "processes {} run KVM guests: what guests access is not seen, and nothing moves their \
+         memory unless asked to (--guests, or `guests` of a rule)",
         pids.join(", ")
     );
     Some(line("guests", State::Limited, found))

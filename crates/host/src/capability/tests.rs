@@ -11,6 +11,7 @@ use crate::pagecache::hooks::{Hook, chosen};
 use crate::root::Roots;
 
 mod damon;
+mod guests;
 
 /// A kernel that has only some system calls.
 struct FakeCalls {
@@ -199,10 +200,8 @@ fn what_is_missing_comes_with_what_to_do() {
         fake.without(path);
     }
     let table = fake.table();
-    let missing = table
-        .lines()
-        .iter()
-        .filter(|line| line.state == State::Missing);
+    let lines = table.lines().iter();
+    let missing = lines.filter(|line| line.state == State::Missing);
     assert!(missing.clone().count() >= 8);
     for line in missing.filter(|line| line.name != "thp") {
         assert!(line.advice.is_some(), "{line:?}");

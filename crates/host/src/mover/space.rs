@@ -15,6 +15,7 @@ use crate::access::AddressRange;
 use crate::advice::{RANGES_MAX, advise};
 use crate::cgroup::{Cgroup, Hierarchy};
 use crate::error::FileError;
+use crate::guest::Guests;
 use crate::patient;
 use crate::process::{Process, ProcessError};
 use crate::root::ProcRoot;
@@ -125,9 +126,15 @@ fn limited(process: &Process) -> Option<Cgroup> {
 }
 
 impl<'a> ProcessMover<'a> {
-    /// Opens a process of this machine that may be acted upon ([`check_target`]).
+    /// Opens a process of this machine that may be acted upon ([`check_target`]), and runs no
+    /// guests.
     pub fn open(process: &'a Process) -> Result<Self, PageoutError> {
-        check_target(process)?;
+        Self::open_with(process, Guests::Spared)
+    }
+
+    /// Opens a process of this machine that may be acted upon ([`check_target`]).
+    pub fn open_with(process: &'a Process, guests: Guests) -> Result<Self, PageoutError> {
+        check_target(process, guests)?;
         Ok(Self {
             limited: limited(process),
             ..Self::with(process, Pagemap::open(process)?)
@@ -361,7 +368,8 @@ impl Mover for ProcessMover<'_> {
     }
 
     fn why_unreachable(&mut self) -> PageoutError {
-        match check_target(self.process) {
+        // That it runs guests does not keep the kernel from reaching it.
+        match check_target(self.process, Guests::Included) {
             Err(error) => error,
             Ok(()) => self.gone(),
         }

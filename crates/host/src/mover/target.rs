@@ -6,7 +6,7 @@ use std::sync::OnceLock;
 use super::report::SkipReason;
 use crate::access::AccessError;
 use crate::error::FileError;
-use crate::guest;
+use crate::guest::{self, Guests};
 use crate::process::{Process, ProcessError, ProcessKind};
 use crate::root::ProcRoot;
 
@@ -21,7 +21,7 @@ pub enum PageoutError {
     Ancestor { pid: u32 },
     #[error("process {pid} is init: paging it out can stall the whole machine; left alone")]
     Init { pid: u32 },
-    #[error("{}; left alone", guest::note(*pid))]
+    #[error("{}; left alone, unless guests are asked for", guest::note(*pid))]
     Guests { pid: u32 },
     #[error(
         "no permission to page out process {pid}: needs CAP_SYS_NICE and the right to read it \
@@ -100,9 +100,9 @@ impl PageoutError {
     }
 }
 
-/// Rejects agewise itself and its ancestors, init, kernel threads, hosts of KVM guests, processes
-/// that have exited, and kernels without pidfds.
-pub fn check_target(process: &Process) -> Result<(), PageoutError> {
+/// Rejects agewise itself and its ancestors, init, kernel threads, hosts of KVM guests (unless
+/// included), processes that have exited, and kernels without pidfds.
+pub fn check_target(process: &Process, guests: Guests) -> Result<(), PageoutError> {
     let pid = process.pid();
     if process.is_self() {
         return Err(PageoutError::Ourselves { pid });
@@ -122,7 +122,7 @@ pub fn check_target(process: &Process) -> Result<(), PageoutError> {
         }
         .into());
     }
-    if guest::runs_guests(&ProcRoot::default(), pid) {
+    if guests == Guests::Spared && guest::runs_guests(&ProcRoot::default(), pid) {
         return Err(PageoutError::Guests { pid });
     }
     if process.pidfd().is_none() {
@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn whoever_waits_for_us_is_refused() {
         let parent = Process::open(std::os::unix::process::parent_id()).unwrap();
-        match check_target(&parent) {
+        match check_target(&parent, Guests::Spared) {
             Err(PageoutError::Ancestor { pid }) => assert_eq!(pid, parent.pid()),
             // In a container, init may have started the test.
             Err(PageoutError::Init { pid: 1 }) => {}

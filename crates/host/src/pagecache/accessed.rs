@@ -7,17 +7,14 @@
 //! page-table walker does), tmpfs, or further writes to a dirty folio.
 
 use std::collections::HashMap;
-use std::fs::File;
-use std::io::Write;
 use std::ops::Range;
-use std::os::unix::fs::{FileExt, MetadataExt};
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 
+use super::canary::Canary;
 use super::hooks::{self, Hook, Sees};
-use super::unnamed::unnamed;
-use crate::access::{AccessError, PAGE_BYTES, check_page_size};
+use crate::access::{AccessError, check_page_size};
 use crate::bpf::{self, Mapping};
 
 /// `make bpf` builds it; `make bpf-check` verifies that it matches its source.
@@ -30,9 +27,9 @@ const TABLES_MIN: u32 = 64;
 /// Most files followed by sample, by the low bits of their inode numbers: `SAMPLED` of
 /// `accessed.bpf.c`.
 pub(super) const SAMPLED_FILES_MAX: usize = 1024;
-/// Pages of the file read to find out what the kernel reports: more than in the smallest folio of
-/// any file system (64 KiB).
-const PROBE_PAGES: usize = 64;
+/// Reads of our own of which one must be noted. A map that is full, or a program that is running on
+/// that CPU already, explains one that is not.
+const TRIES: u32 = 3;
 /// Tables fetched from the map per call.
 const BATCH: u32 = 4096;
 
@@ -85,7 +82,8 @@ pub struct Accesses {
     pub blocks: HashMap<Block, PageSet>,
     /// Events that reported new pages.
     pub events: u64,
-    /// Events lost, because the map was full: `blocks` lacks some accesses.
+    /// Events lost: `blocks` lacks some accesses. Those for which the map had no room are counted;
+    /// 1 stands for all while the programs did not run.
     pub dropped: u64,
     /// Times a program did not run, because it was running on that CPU already: `blocks` may lack
     /// as many accesses. Includes those that would have reported no new pages.
@@ -128,8 +126,16 @@ struct Ctl {
 
 /// BPF programs that record accesses. Dropping it detaches them.
 pub struct Accessed {
+    programs: Programs,
+    canary: Canary,
+    /// Whether the programs did not run before the last look.
+    was_blind: bool,
+}
+
+/// The programs and their maps.
+struct Programs {
     // Field order: the links are dropped first, so that nothing writes to the fields after them.
-    _links: Vec<Link>,
+    links: Vec<Link>,
     attached: Vec<&'static Hook>,
     ctl: Mapping<Ctl>,
     /// Inodes of which a sample of the blocks is recorded, by slot; 0 for none.
@@ -164,21 +170,83 @@ impl Accessed {
                 why: "the kernel offers no place to trace reads of files (it needs BTF)".into(),
             });
         }
-        let mut accessed = bpf::load(TRACER, "the BPF programs on the page cache", || {
-            Self::attach(tables.max(TABLES_MIN), hooks)
+        let programs = bpf::load(TRACER, "the BPF programs on the page cache", || {
+            Programs::attach(tables.max(TABLES_MIN), hooks)
         })?;
-        let exclusive = accessed.find_reading()?;
-        accessed.ctl.write(
-            0,
-            Ctl {
-                exclusive: exclusive.into(),
-                ..accessed.ctl.read(0)
-            },
-        );
-        accessed.look()?;
+        let mut accessed = Accessed {
+            programs,
+            canary: Canary::new().map_err(of_canary)?,
+            was_blind: false,
+        };
+        accessed.find_reading()?;
         Ok(accessed)
     }
 
+    /// Detaches the programs, as no other program can.
+    #[cfg(test)]
+    pub(super) fn detach(&mut self) {
+        self.programs.links.clear();
+    }
+
+    /// The hooks in use on this kernel.
+    pub fn attached(&self) -> &[&'static Hook] {
+        &self.programs.attached
+    }
+
+    /// Whether `last_index` of `mm_filemap_get_pages` is one past the last page, as in some
+    /// kernels. Always false if functions are hooked instead.
+    pub(crate) fn is_exclusive(&self) -> bool {
+        self.programs.ctl.read(0).exclusive != 0
+    }
+
+    /// Finds out how a read is reported, and tells the programs.
+    fn find_reading(&mut self) -> Result<(), AccessError> {
+        self.programs.take()?;
+        let mut seen = self.read_and_take()?;
+        let Some(pages) = self.canary.take_noted(&mut seen) else {
+            return Err(AccessError::Unsupported {
+                what: TRACER,
+                why: "reading a page of a file of our own was not seen; that file has to lie in \
+                      the page cache: set TMPDIR to a directory on a disk"
+                    .into(),
+            });
+        };
+        let ctl = &mut self.programs.ctl;
+        let exclusive = is_exclusive(&pages).into();
+        ctl.write(
+            0,
+            Ctl {
+                exclusive,
+                ..ctl.read(0)
+            },
+        );
+        self.programs.take()?;
+        Ok(())
+    }
+
+    /// Takes what was accessed up to now, a read of our own included.
+    fn read_and_take(&mut self) -> Result<Accesses, AccessError> {
+        self.canary.read().map_err(of_canary)?;
+        self.programs.take()
+    }
+
+    /// Attaches the programs again, and returns what to say: accesses were lost.
+    fn revive(&mut self) -> AccessError {
+        self.was_blind = true;
+        let why = match self.programs.attach_again() {
+            Ok(()) => "they were attached again; until then accesses were not seen".into(),
+            Err(error) => format!("they cannot be attached again: {error}"),
+        };
+        AccessError::Unsupported {
+            what: TRACER,
+            why: format!(
+                "a read of our own was not noted, so the BPF programs no longer run; {why}"
+            ),
+        }
+    }
+}
+
+impl Programs {
     fn attach(tables: u32, attached: Vec<&'static Hook>) -> libbpf_rs::Result<Self> {
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
         hooks::select(&mut open, &attached);
@@ -190,8 +258,8 @@ impl Accessed {
         }
         let object = open.load()?;
         let map = |name: &str| bpf::map_named(&object, name);
-        Ok(Accessed {
-            _links: hooks::attach(&object)?,
+        Ok(Programs {
+            links: hooks::attach(&object)?,
             attached,
             ctl: Mapping::of(&object, ".data.ctl", 1)?,
             sampled: Mapping::of(&object, ".data.sampled", SAMPLED_FILES_MAX)?,
@@ -202,41 +270,10 @@ impl Accessed {
         })
     }
 
-    /// The hooks in use on this kernel.
-    pub fn attached(&self) -> &[&'static Hook] {
-        &self.attached
-    }
-
-    /// Whether `last_index` of `mm_filemap_get_pages` is one past the last page, as in some
-    /// kernels. Always false if functions are hooked instead.
-    pub(crate) fn is_exclusive(&self) -> bool {
-        self.ctl.read(0).exclusive != 0
-    }
-
-    /// Reads one page of a file of our own, and checks how the read is reported. Returns whether
-    /// `last_index` is one past the last page.
-    fn find_reading(&mut self) -> Result<bool, AccessError> {
-        let io = |error| AccessError::io("a file of our own", error);
-        let mut file = own_file().map_err(io)?;
-        // It must go on after the end of what is asked for, or the read would end there either way.
-        file.write_all(&[1; PROBE_PAGES * PAGE_BYTES as usize])
-            .map_err(io)?;
-        let number = file.metadata().map_err(io)?.ino() as u32;
-        self.look()?;
-        file.read_exact_at(&mut [0; PAGE_BYTES as usize], PAGE_BYTES)
-            .map_err(io)?;
-        let seen = self.look()?;
-        let of_file = |(key, _): &(&Block, &PageSet)| key.number == number && key.block == 0;
-        let mut sets = seen.blocks.iter().filter(of_file).map(|(_, set)| *set);
-        match sets.find(|set| set.contains(1)) {
-            Some(set) => Ok(is_exclusive(&set)),
-            None => Err(AccessError::Unsupported {
-                what: TRACER,
-                why: "reading a page of a file of our own was not seen; that file has to lie in \
-                      the page cache: set TMPDIR to a directory on a disk"
-                    .into(),
-            }),
-        }
+    fn attach_again(&mut self) -> libbpf_rs::Result<()> {
+        self.links.clear();
+        self.links = hooks::attach(&self.object)?;
+        Ok(())
     }
 
     fn counts(&self) -> libbpf_rs::Result<Counts> {
@@ -248,29 +285,9 @@ impl Accessed {
             missed: bpf::recursion_misses(&self.object),
         })
     }
-}
 
-/// Records what is accessed.
-pub trait AccessNotes: Send {
-    /// Returns the accesses since the last look. Later accesses count for the next one.
-    ///
-    /// # Errors
-    /// Nothing can be read.
-    fn look(&mut self) -> Result<Accesses, AccessError>;
-
-    /// Returns the accesses to one block since the last look. They stay recorded for the next look.
-    ///
-    /// # Errors
-    /// Nothing can be read.
-    fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError>;
-
-    /// From now on records one block in eight of the inode at an address, which is in this slot of
-    /// [`Sampled`](super::sampled::Sampled); 0 for none.
-    fn sample(&mut self, slot: usize, inode: u64);
-}
-
-impl AccessNotes for Accessed {
-    fn look(&mut self) -> Result<Accesses, AccessError> {
+    /// Takes the accesses noted since the last call.
+    fn take(&mut self) -> Result<Accesses, AccessError> {
         let ctl = self.ctl.read(0);
         let epoch = ctl.epoch.wrapping_add(1);
         self.ctl.write(0, Ctl { epoch, ..ctl });
@@ -294,10 +311,48 @@ impl AccessNotes for Accessed {
             missed: counted.missed.saturating_sub(before.missed),
         })
     }
+}
+
+/// Records what is accessed.
+pub trait AccessNotes: Send {
+    /// Returns the accesses since the last look. Later accesses count for the next one.
+    ///
+    /// # Errors
+    /// Nothing can be read, or it turned out that accesses are no longer noted. The next look that
+    /// succeeds then says that some were lost.
+    fn look(&mut self) -> Result<Accesses, AccessError>;
+
+    /// Returns the accesses to one block since the last look. They stay recorded for the next look.
+    ///
+    /// # Errors
+    /// Nothing can be read.
+    fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError>;
+
+    /// From now on records one block in eight of the inode at an address, which is in this slot of
+    /// [`Sampled`](super::sampled::Sampled); 0 for none.
+    fn sample(&mut self, slot: usize, inode: u64);
+}
+
+impl AccessNotes for Accessed {
+    fn look(&mut self) -> Result<Accesses, AccessError> {
+        let mut found = self.read_and_take()?;
+        let mut tries = 1;
+        while self.canary.take_noted(&mut found).is_none() {
+            if tries == TRIES {
+                return Err(self.revive());
+            }
+            tries += 1;
+            found.add(self.read_and_take()?);
+        }
+        if std::mem::take(&mut self.was_blind) {
+            found.dropped = found.dropped.max(1);
+        }
+        Ok(found)
+    }
 
     fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError> {
         let mut found = PageSet::NONE;
-        for map in &self.tables {
+        for map in &self.programs.tables {
             let value = map
                 .lookup(&block.bytes(), MapFlags::ANY)
                 .map_err(unreadable)?;
@@ -309,7 +364,7 @@ impl AccessNotes for Accessed {
     }
 
     fn sample(&mut self, slot: usize, inode: u64) {
-        self.sampled.write(slot, inode);
+        self.programs.sampled.write(slot, inode);
     }
 }
 
@@ -347,21 +402,8 @@ fn pages(bytes: &[u8]) -> Option<PageSet> {
     Some(PageSet::new(words.try_into().ok()?))
 }
 
-/// Creates a file of our own, in the first directory that allows it and is not in memory.
-fn own_file() -> std::io::Result<File> {
-    let mut last = std::io::ErrorKind::NotFound.into();
-    for dir in [
-        std::env::temp_dir(),
-        "/var/tmp".into(),
-        "/run".into(),
-        "/".into(),
-    ] {
-        match unnamed(&dir) {
-            Ok(file) => return Ok(file),
-            Err(error) => last = error,
-        }
-    }
-    Err(last)
+fn of_canary(error: std::io::Error) -> AccessError {
+    AccessError::io("a file of our own", error)
 }
 
 #[cfg(test)]

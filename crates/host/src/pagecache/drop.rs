@@ -98,9 +98,9 @@ impl<'a> Dropper<'a> {
         on.kind == CacheKind::File && (self.limits.far || !on.is_far())
     }
 
-    fn open(&self, on: &SuperBlock, number: u64, place: Option<&Place>) -> Option<FileHand> {
+    fn open(&self, on: &SuperBlock, inode: &Inode, place: Option<&Place>) -> Option<FileHand> {
         let place = place.filter(|_| self.may_be_taken(on))?;
-        FileHand::open(number, place).ok()
+        FileHand::open(inode.number, inode.generation, place).ok()
     }
 
     /// Drops the clean pages among those the caller has just selected. `each` is called with every
@@ -115,7 +115,7 @@ impl<'a> Dropper<'a> {
         runs: &[Range<u64>],
         each: &mut dyn FnMut(&Range<u64>, &DropReport),
     ) -> Result<(), AccessError> {
-        let hand = self.open(on, inode.number, place);
+        let hand = self.open(on, inode, place);
         for run in runs {
             let mut report = DropReport {
                 asked_bytes: (run.end - run.start) * PAGE_BYTES,
@@ -145,7 +145,7 @@ impl<'a> Dropper<'a> {
             asked_bytes: bytes_of(runs),
             ..DropReport::default()
         };
-        let Some(hand) = self.open(&file.on, file.inode.number, place) else {
+        let Some(hand) = self.open(&file.on, &file.inode, place) else {
             report.unreachable_bytes = report.asked_bytes;
             return Ok(report);
         };

@@ -66,6 +66,8 @@ pub fn file(number: u64, kind: CacheKind, cgroup: u64, pages: u32) -> FakeFile {
 pub struct FakeCache {
     pub files: Vec<FakeFile>,
     pub failure: Option<fn() -> AccessError>,
+    /// Whether accesses are no longer noted.
+    pub is_blind: bool,
     /// Accesses recorded since the last look.
     pub events: u64,
     /// Accesses lost since the last look.
@@ -191,6 +193,11 @@ impl AccessNotes for Shared {
 
     fn look(&mut self) -> Result<Accesses, AccessError> {
         let mut cache = self.0.lock().unwrap();
+        if cache.is_blind {
+            let why = "they are not noted".into();
+            let what = "accesses";
+            return Err(AccessError::Unsupported { what, why });
+        }
         let mut found = Accesses {
             events: std::mem::take(&mut cache.events),
             dropped: std::mem::take(&mut cache.dropped),

@@ -5,6 +5,7 @@ use std::fs::File;
 use std::io;
 use std::num::NonZeroU64;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
@@ -33,19 +34,35 @@ pub(super) trait CacheHand {
 pub(super) struct FileHand(File);
 
 impl FileHand {
-    /// Opens exactly the file that was seen: a regular file with its inode number.
-    pub fn open(number: u64, place: &Place) -> io::Result<Self> {
+    /// Opens exactly the file that was seen: a regular file with its inode number and, where the
+    /// file system tells it, its generation. A file that replaced it may have got its number.
+    pub fn open(number: u64, generation: u32, place: &Place) -> io::Result<Self> {
         // Nothing is read through it, so no access time changes.
         let flags = libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC;
         let open = |path: &Path| File::options().read(true).custom_flags(flags).open(path);
         let opened = open(&place.path)?;
         let found = opened.metadata()?;
-        let same = found.ino() == number && found.dev() == place.device;
-        match found.is_file() && same {
+        // Devices are asked nothing: their answers may have effects.
+        let same = found.is_file()
+            && found.ino() == number
+            && found.dev() == place.device
+            && generation_of(&opened).is_none_or(|found| found == generation);
+        match same {
             true => Ok(FileHand(opened)),
             false => Err(io::ErrorKind::NotFound.into()),
         }
     }
+}
+
+/// `FS_IOC_GETVERSION` of linux/fs.h.
+const GET_GENERATION: libc::Ioctl = 0x8008_7601;
+
+/// The generation of an inode, if its file system tells it.
+pub(super) fn generation_of(file: &File) -> Option<u32> {
+    let mut generation = 0u32;
+    // SAFETY: the kernel writes an int, whatever the size in the request says.
+    let done = unsafe { libc::ioctl(file.as_raw_fd(), GET_GENERATION, &raw mut generation) };
+    (done == 0).then_some(generation)
 }
 
 impl CacheHand for FileHand {
@@ -75,8 +92,9 @@ mod tests {
 
     const PAGES: u64 = 16;
 
-    /// A file whose pages are cached and clean, as a look would show it: its number and place.
-    fn seen(path: &Path) -> (u64, Place) {
+    /// A file whose pages are cached and clean, as a look would show it: its number, generation and
+    /// place.
+    fn seen(path: &Path) -> (u64, u32, Place) {
         fs::write(path, [1; (PAGES * PAGE_BYTES) as usize]).unwrap();
         let file = File::open(path).unwrap();
         file.sync_all().unwrap();
@@ -85,30 +103,44 @@ mod tests {
             path: path.to_owned(),
             device: found.dev(),
         };
-        (found.ino(), place)
+        (found.ino(), generation_of(&file).unwrap_or(0), place)
     }
 
     #[test]
     fn only_the_file_that_was_seen_is_opened() {
-        let dir = tempfile::tempdir().unwrap();
+        let dir = tempfile::tempdir_in("/var/tmp").unwrap();
         let path = dir.path().join("file");
-        let (number, place) = seen(&path);
-        let (other, _) = seen(&dir.path().join("other"));
-        let error = |number, place: &Place| FileHand::open(number, place).err().map(|e| e.kind());
-        assert_eq!(error(number, &place), None);
+        let first = seen(&path);
+        let other = seen(&dir.path().join("other"));
+        let error = |seen: &(u64, u32, Place), place: &Place| {
+            let opened = FileHand::open(seen.0, seen.1, place);
+            opened.err().map(|error| error.kind())
+        };
+        let gone = Some(io::ErrorKind::NotFound);
+        let place = &first.2;
+        assert_eq!(error(&first, place), None);
         let elsewhere = Place {
             device: place.device + 1,
             ..place.clone()
         };
-        assert_eq!(error(number, &elsewhere), Some(io::ErrorKind::NotFound));
+        assert_eq!(error(&first, &elsewhere), gone);
+        // A later file with the number of this one.
+        let earlier = (first.0, first.1.wrapping_add(1), place.clone());
+        match generation_of(&File::open(&path).unwrap()) {
+            Some(_) => assert_eq!(error(&earlier, place), gone),
+            None => println!(
+                "SKIPPED generations of inodes: unknown to {}",
+                path.display()
+            ),
+        }
         // Both exist until one replaces the other, so that their numbers differ.
         fs::rename(dir.path().join("other"), &path).unwrap();
-        assert_eq!(error(number, &place), Some(io::ErrorKind::NotFound));
-        assert_eq!(error(other, &place), None);
+        assert_eq!(error(&first, place), gone);
+        assert_eq!(error(&other, place), None);
         fs::rename(&path, dir.path().join("moved")).unwrap();
-        assert_eq!(error(other, &place), Some(io::ErrorKind::NotFound));
+        assert_eq!(error(&other, place), gone);
         symlink(dir.path().join("moved"), &path).unwrap();
-        assert!(error(other, &place).is_some(), "a link to the same file");
+        assert!(error(&other, place).is_some(), "a link to the same file");
     }
 
     #[test]
@@ -118,8 +150,8 @@ mod tests {
         }
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("file");
-        let (number, place) = seen(&path);
-        let hand = FileHand::open(number, &place).unwrap();
+        let (number, generation, place) = seen(&path);
+        let hand = FileHand::open(number, generation, &place).unwrap();
         assert_eq!(hand.stat(&(0..PAGES)).unwrap(), (PAGES, 0));
         let file = File::options().write(true).open(&path).unwrap();
         fs::remove_file(&path).unwrap();

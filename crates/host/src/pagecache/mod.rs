@@ -6,7 +6,10 @@
 //! become something else.
 
 mod accessed;
+#[cfg(test)]
+mod blind_tests;
 mod cached;
+mod canary;
 mod chunk;
 mod drop;
 mod dropped;
@@ -29,6 +32,8 @@ mod sampled;
 mod shown;
 mod sizes;
 mod slots;
+#[cfg(test)]
+mod spared_tests;
 mod stat;
 mod unnamed;
 mod unreached;

@@ -9,9 +9,9 @@ use super::layout::{BDEVFS_MAGIC, File, HUGETLBFS_MAGIC, Leaf, Super, TMPFS_MAGI
 
 /// File systems whose pages come back over a network or from another program, so that the cost of
 /// dropping them is unknown.
-const FAR: [&str; 14] = [
-    "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "fuse", "fuseblk", "fusectl", "virtiofs",
-    "ocfs2", "gfs2", "lustre",
+pub(super) const FAR: [&str; 19] = [
+    "nfs", "nfs4", "cifs", "smb3", "ceph", "9p", "afs", "coda", "pvfs2", "vboxsf", "fuse",
+    "fuseblk", "fusectl", "virtiofs", "ocfs2", "gfs2", "gpfs", "lustre", "beegfs",
 ];
 
 /// The kind of cached pages.

@@ -53,7 +53,7 @@ pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Re
     let older_than_ms = millis(args.older_than);
     let mut ages = FileAges::open(older_than_ms)?;
     let stop = Stop::install()?;
-    let end = Instant::now() + observation;
+    let mut watch = Observation::new(Instant::now(), observation);
     loop {
         let began = Instant::now();
         let look = ages.look(&|id| cgroups.owns(id))?;
@@ -65,11 +65,11 @@ pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Re
             agewise_cli::note!("{gone}; nothing was moved");
             return Ok(ExitCode::from(EXIT_TARGETS_GONE));
         }
-        if began >= end {
+        if watch.is_over(began, ages.has_lost_within(older_than_ms)) {
             break;
         }
         let pause = interval.max(Duration::from_nanos(look.cpu_ns) * CORE_SHARE);
-        stop.wait_until((began + pause).min(end));
+        stop.wait_until((began + pause).min(watch.end));
     }
     ensure!(
         !ages.has_lost_within(older_than_ms),
@@ -84,6 +84,40 @@ pub fn run(args: &Args, interval: Duration, observation: Duration) -> anyhow::Re
         None => ExitCode::SUCCESS,
     };
     output::status(written, status)
+}
+
+/// How long the files are observed: once more if accesses were lost, since what was seen before
+/// says nothing then.
+struct Observation {
+    length: Duration,
+    end: Instant,
+    is_repeated: bool,
+}
+
+impl Observation {
+    fn new(now: Instant, length: Duration) -> Self {
+        Observation {
+            length,
+            end: now + length,
+            is_repeated: false,
+        }
+    }
+
+    /// Whether this look was the last one, given whether too many accesses were lost.
+    fn is_over(&mut self, now: Instant, has_lost: bool) -> bool {
+        if now < self.end {
+            return false;
+        }
+        if !has_lost || self.is_repeated {
+            return true;
+        }
+        agewise_cli::note!(
+            "too many accesses to files were not noted: observing for {} once more",
+            duration_text(self.length)
+        );
+        (self.end, self.is_repeated) = (now + self.length, true);
+        false
+    }
 }
 
 /// A file and the report of dropping its cold pages.
@@ -237,6 +271,19 @@ mod tests {
             "{cut}"
         );
         assert_eq!(cut.lines().count(), LINES_MAX + 1);
+    }
+
+    #[test]
+    fn after_a_loss_everything_is_observed_once_more() {
+        let (start, length) = (Instant::now(), Duration::from_secs(10));
+        let after = |seconds| start + Duration::from_secs(seconds);
+        assert!(Observation::new(start, length).is_over(after(10), false));
+        let mut watch = Observation::new(start, length);
+        assert!(!watch.is_over(after(9), true));
+        assert!(!watch.is_over(after(11), true), "observed again");
+        assert!(!watch.is_over(after(20), false));
+        assert!(watch.is_over(after(21), false));
+        assert!(watch.is_over(after(21), true), "but not for ever");
     }
 
     #[test]

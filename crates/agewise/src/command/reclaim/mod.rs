@@ -11,6 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::Agent;
+use agewise_host::guest::{self, Guests};
 use agewise_host::mover::{
     self, Cold, Mover, PageoutLimits, ProcessMover, RefaultWatch, SourceRecheck,
 };
@@ -90,6 +91,11 @@ pub struct Args {
     /// With --files: also network and FUSE file systems, from which pages are slow to come back.
     #[arg(long, requires = "files", conflicts_with = "pid")]
     far: bool,
+
+    /// Also move memory of processes that run KVM guests. What guests access is not seen: memory
+    /// that looks idle may be in use, and comes back at the guest's expense.
+    #[arg(long, conflicts_with = "files")]
+    guests: bool,
 
     /// Do everything except moving.
     #[arg(long)]
@@ -254,8 +260,11 @@ fn evict_all(
     let mut works = Vec::new();
     for (cold, process) in &opened {
         let pid = cold.target.pid;
-        match ProcessMover::open(process) {
+        match ProcessMover::open_with(process, Guests::included_if(args.guests)) {
             Ok(mover) => {
+                if let Some(warning) = guest::warning(&ProcRoot::default(), pid) {
+                    agewise_cli::note!("{warning}");
+                }
                 let comm = process.comm().unwrap_or_default();
                 works.push(Work {
                     cold,

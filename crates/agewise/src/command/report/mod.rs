@@ -13,7 +13,6 @@ use std::time::{Duration, Instant};
 use agewise_host::access::{Resolution, check_page_size};
 use agewise_host::agent::{Agent, SubjectReport};
 use agewise_host::guest;
-use agewise_host::root::ProcRoot;
 use agewise_host::source::{Open, Source};
 use agewise_policy::workingset::NO_UPPER_BOUND_MS;
 use clap::builder::{PossibleValue, PossibleValuesParser, TypedValueParser};
@@ -256,10 +255,9 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
 /// Finds and notes the processes (such as virtual machines) with accesses that page tables do not
 /// show.
 fn guest_hosts(agent: &Agent) -> Vec<u32> {
-    let observed: std::collections::BTreeSet<u32> =
-        agent.spaces().map(|space| space.process().pid()).collect();
-    let runs_guests = |pid: &u32| guest::runs_guests(&ProcRoot::default(), *pid);
-    let hosts: Vec<u32> = observed.into_iter().filter(runs_guests).collect();
+    let hosts = agent.spaces().filter(|space| space.runs_guests());
+    let mut hosts: Vec<u32> = hosts.map(|space| space.process().pid()).collect();
+    hosts.sort_unstable();
     for pid in &hosts {
         agewise_cli::note!("{}", guest::note(*pid));
     }

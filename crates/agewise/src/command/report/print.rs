@@ -57,6 +57,8 @@ struct AgesRecord<'a> {
     shmem_bytes: Option<u64>,
     refaulted_bytes: Option<u64>,
     observed_ms: u64,
+    /// Its processes that run KVM guests: what those access is not seen.
+    guest_hosts: &'a [u32],
     troubles: &'a [String],
     gone: Option<&'a str>,
 }
@@ -97,6 +99,8 @@ struct Row<'a> {
     bin: BinRecord,
     /// `+Inf` for the last bin.
     upper_ms: String,
+    /// Pids in place of the list, with spaces between them.
+    guest_hosts: String,
     unseen_processes: Option<usize>,
     unseen_cgroups: Option<usize>,
 }
@@ -105,7 +109,7 @@ struct Row<'a> {
 const COLUMNS: &str = "unix_ms,target,kind,node,upper_ms,anon_bytes,file_bytes,resident_bytes,\
     swapped_bytes,unmapped_cache_bytes,shmem_bytes,namespace,pod,container,container_id,image,\
     anon_low_bytes,anon_high_bytes,file_low_bytes,file_high_bytes,unseen_anon_bytes,\
-    unseen_file_bytes,refaulted_bytes,processes,unseen_processes,unseen_cgroups";
+    unseen_file_bytes,refaulted_bytes,processes,unseen_processes,unseen_cgroups,guest_hosts";
 
 #[derive(Serialize)]
 struct CostRecord<'a> {
@@ -268,6 +272,7 @@ impl<W: Write> Printer<W> {
                 cost.cache_looks, cost.cache_ms_per_look
             )?;
             for (count, what) in [
+                (cost.cache_lost_looks, "looks failed or found accesses lost"),
                 (cost.cache_dropped, "accesses lost"),
                 (cost.cache_missed, "accesses missed at most"),
                 (
@@ -362,6 +367,7 @@ impl<W: Write> Printer<W> {
         }
         for named in reports {
             let mut target = AgesRecord::new(named, look.knows(), unix_ms, self.last_bound_ms);
+            let hosts: Vec<String> = target.guest_hosts.iter().map(u32::to_string).collect();
             for NodeRecord { node, bins } in std::mem::take(&mut target.nodes) {
                 for bin in bins {
                     let upper_ms = bin.upper_ms.map_or("+Inf".to_owned(), |ms| ms.to_string());
@@ -370,6 +376,7 @@ impl<W: Write> Printer<W> {
                         node,
                         bin,
                         upper_ms,
+                        guest_hosts: hosts.join(" "),
                         unseen_processes,
                         unseen_cgroups,
                     };
@@ -451,6 +458,7 @@ impl<'a> AgesRecord<'a> {
             shmem_bytes: report.shmem_bytes,
             refaulted_bytes: knows.refaulted_bytes(report),
             observed_ms: report.observed_ms,
+            guest_hosts: &report.guest_hosts,
             troubles: &report.troubles,
             gone: report.gone.as_deref(),
         }

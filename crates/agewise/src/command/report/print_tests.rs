@@ -44,6 +44,7 @@ fn reports() -> Vec<SubjectReport> {
             })
             .to_vec(),
         observed_ms: 9000,
+        guest_hosts: vec![42, 43],
         troubles: vec!["17 (a\nb): not permitted".to_owned()],
         gone: None,
     };
@@ -284,7 +285,7 @@ fn a_source_of_the_kernels_says_how_coarse_it_is_and_nothing_it_does_not_know() 
     let csv = printed_of_the_kernel(Format::Csv, Knows::Cgroups);
     let row = csv.lines().nth(1).unwrap();
     assert!(
-        row.ends_with(",528482304,,3145728,,,,,,,,,,,94371840,0,,,,"),
+        row.ends_with(",528482304,,3145728,,,,,,,,,,,94371840,0,,,,,42 43"),
         "{row}"
     );
 }
@@ -314,7 +315,7 @@ fn what_could_not_be_looked_at_is_not_known_rather_than_empty() {
                     looked at, in swap 17.0 MiB; 0 processes\n";
     assert!(text.starts_with(expected), "{text}");
     let csv = print(Format::Csv, std::slice::from_ref(&report));
-    let expected = "1700000000000,/web,cgroup,0,1000,,,,17825792,3145728,,,,,,,,,,,,,,0,3,2";
+    let expected = "1700000000000,/web,cgroup,0,1000,,,,17825792,3145728,,,,,,,,,,,,,,0,3,2,42 43";
     assert_eq!(csv.lines().nth(1), Some(expected));
     let json = print(Format::Json, std::slice::from_ref(&report));
     let json: serde_json::Value = serde_json::from_str(json.lines().next().unwrap()).unwrap();

@@ -9,6 +9,7 @@ use agewise_daemon::observer::Key;
 use agewise_daemon::world::World;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::cgroup::{Limits, OwnCgroup};
+use agewise_host::guest::Guests;
 use agewise_host::process::Process;
 use agewise_host::root::{ProcRoot, Roots};
 use agewise_host::swap;
@@ -33,16 +34,24 @@ pub struct Held {
     files: bool,
     /// The least free swap at any look, bytes.
     least_free_swap_bytes: Option<u64>,
+    guests: Guests,
     sum: Report,
 }
 
 impl Held {
     /// Opens the access source and creates the cgroup. `by` selects the order in which pages are
-    /// moved out; `files` also allows dropping pages of the cgroup's page cache.
+    /// moved out; `files` also allows dropping pages of the cgroup's page cache, `guests` moving
+    /// memory of processes that run KVM guests.
     ///
     /// # Errors
     /// No swap, no access to page tables, or no usable cgroup; each error says how to fix it.
-    pub fn new(limit_bytes: u64, by: &str, files: bool, rehearse: bool) -> anyhow::Result<Self> {
+    pub fn new(
+        limit_bytes: u64,
+        by: &str,
+        files: bool,
+        guests: Guests,
+        rehearse: bool,
+    ) -> anyhow::Result<Self> {
         if limit_bytes < LIMIT_MIN_BYTES {
             agewise_cli::refuse!(
                 "--memory {}: nothing runs in that; give at least {}",
@@ -77,6 +86,7 @@ impl Held {
             backend,
             files,
             least_free_swap_bytes: None,
+            guests,
             sum: Report::default(),
         })
     }
@@ -127,6 +137,7 @@ impl Way for Held {
             backend: self.backend,
             // In a dry run there is no cgroup that file pages would be charged to.
             files: self.files && self.own.is_some(),
+            guests: self.guests,
             without: Vec::new(),
         }]);
         let reports = self.ahead.take_reports();

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::agent::{Agent, Subject, Targets};
+use agewise_host::guest::Guests;
 use agewise_host::mover::{self, PageoutLimits, PageoutReport, ProcessMover, SourceRecheck};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
@@ -24,6 +25,8 @@ pub struct Limits {
     pub rate_bytes_per_s: u64,
     /// Resident memory that each process keeps.
     pub keep_bytes: u64,
+    /// Whether memory of processes that run KVM guests is moved as well.
+    pub guests: Guests,
     /// Dry run: observe only.
     pub rehearse: bool,
 }
@@ -77,7 +80,7 @@ impl Idle {
         bytes_max: u64,
         swap_taken_bytes: u64,
     ) -> anyhow::Result<u64> {
-        let mut mover = match ProcessMover::open(process) {
+        let mut mover = match ProcessMover::open_with(process, self.limits.guests) {
             Ok(mover) => mover,
             Err(error) if error.is_gone() => return Ok(0),
             Err(error) => return Err(error.into()),

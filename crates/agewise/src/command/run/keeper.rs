@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use agewise_host::clock;
+use agewise_host::guest;
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use rustix::process::{Pid, WaitOptions, waitpid};
@@ -75,6 +76,7 @@ pub struct Keeper {
     resident_bytes: u64,
     notes: Notes,
     rehearses: bool,
+    warns_of_guests: bool,
 }
 
 impl Keeper {
@@ -83,6 +85,7 @@ impl Keeper {
         Self {
             way,
             rehearses,
+            warns_of_guests: false,
             command: None,
             family: Vec::new(),
             meter: Meter::default(),
@@ -98,6 +101,11 @@ impl Keeper {
 
     pub fn set_command(&mut self, pid: u32) {
         self.command = Some(pid);
+    }
+
+    /// Whether to note processes that run KVM guests: their memory goes all the same.
+    pub fn warn_of_guests(&mut self, warns: bool) {
+        self.warns_of_guests = warns;
     }
 
     /// Finds the current processes, and reaps adopted children that have exited.
@@ -139,6 +147,12 @@ impl Keeper {
     /// Finds all processes, and does what is due for them.
     pub fn look(&mut self) {
         self.gather();
+        if self.warns_of_guests {
+            let root = ProcRoot::default();
+            let pids = self.family.iter().map(Process::pid);
+            let warnings = pids.filter_map(|pid| guest::warning(&root, pid));
+            warnings.for_each(|warning| self.notes.add(warning));
+        }
         self.way.look(&self.family, &mut self.notes);
     }
 

@@ -20,6 +20,7 @@ use std::time::{Duration, Instant};
 
 use agewise_host::cgroup::{CgroupError, Hierarchy, OwnCgroup};
 use agewise_host::clock;
+use agewise_host::guest::Guests;
 use agewise_host::pagecache::check_cachestat;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap;
@@ -105,6 +106,11 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
     keep: u64,
 
+    /// Also move memory of processes that run KVM guests. What guests access is not seen: memory
+    /// that looks idle may be in use, and comes back at the guest's expense.
+    #[arg(long)]
+    guests: bool,
+
     /// Look, and say what would be moved out, without touching it.
     #[arg(long)]
     dry_run: bool,
@@ -183,7 +189,8 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     };
     let Some(older_than) = args.older_than else {
         let limit_bytes = args.memory.context("--older-than or --memory is needed")?;
-        let held = Held::new(limit_bytes, &args.by, args.files, args.dry_run)?;
+        let guests = Guests::included_if(args.guests);
+        let held = Held::new(limit_bytes, &args.by, args.files, guests, args.dry_run)?;
         return Ok(Prepared {
             own: held.own(),
             keeper: Keeper::new(Box::new(held), args.dry_run),
@@ -206,6 +213,7 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
         older_than,
         rate_bytes_per_s: args.rate,
         keep_bytes: args.keep,
+        guests: Guests::included_if(args.guests),
         rehearse: args.dry_run,
     };
     let (idle, note) = Idle::new(limits, interval, files)?;
@@ -256,6 +264,7 @@ fn attend(
         ..
     } = prepared;
     keeper.set_command(child.pid());
+    keeper.warn_of_guests(args.guests);
     let began = Instant::now();
     let mut next_look = began + first;
     let mut next_sample = began;

@@ -10,6 +10,7 @@ use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clock;
+use agewise_host::guest::Guests;
 use agewise_host::mover::{self, Plan, RunSet, SystemClock, TokenBucket, Wanted};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
@@ -122,7 +123,7 @@ impl<'a> Sorter<'a> {
             if process.start_ticks() != start_ticks || process.is_init() {
                 continue;
             }
-            match mover::check_target(&process) {
+            match mover::check_target(&process, Guests::Spared) {
                 Ok(()) => {}
                 Err(error) if error.is_gone() => continue,
                 Err(error) => {

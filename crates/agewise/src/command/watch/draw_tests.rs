@@ -30,6 +30,7 @@ fn row(name: &str, ages_mib: [u64; 4], swapped_mib: u64) -> Row {
         file_bytes: resident - resident / 4 * 3,
         swapped_bytes: swapped_mib * MIB,
         dirty_bytes: 0,
+        runs_guests: false,
         trouble: None,
     }
 }

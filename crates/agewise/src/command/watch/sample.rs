@@ -60,13 +60,23 @@ pub struct Row {
     pub swapped_bytes: u64,
     /// Memory of a file that is dirty or under writeback; files have this in place of swap.
     pub dirty_bytes: u64,
+    /// Whether KVM guests run in it, whose accesses are not seen.
+    pub runs_guests: bool,
     /// Why it is gone or could not be observed.
     pub trouble: Option<String>,
 }
 
 impl Row {
-    /// The displayed name: that of the container or pod if known, otherwise `name`.
+    /// The displayed name, and that ages are not what they seem.
     pub fn label(&self) -> Untrusted {
+        match self.runs_guests {
+            true => Untrusted::from(&*[self.title().as_bytes(), b" (guests)"].concat()),
+            false => self.title(),
+        }
+    }
+
+    /// The name of the container or pod if known, otherwise `name`.
+    fn title(&self) -> Untrusted {
         let of = self.container.as_ref();
         let Some((of, title)) = of.and_then(|of| Some((of, of.title()?))) else {
             return self.name.clone();
@@ -266,6 +276,7 @@ fn row_of(report: &SubjectReport, container: Option<Container>, pid: Option<u32>
         file_bytes,
         swapped_bytes: report.swapped_bytes,
         dirty_bytes: 0,
+        runs_guests: !report.guest_hosts.is_empty(),
         trouble: report
             .gone
             .clone()
@@ -321,6 +332,7 @@ fn processes(agent: &Agent, pids: Option<&[u32]>) -> Vec<Row> {
                 file_bytes: file * PAGE_BYTES,
                 swapped_bytes: space.swapped_pages() * PAGE_BYTES,
                 dirty_bytes: 0,
+                runs_guests: space.runs_guests(),
                 trouble: space.trouble().map(str::to_owned),
             }
         })
@@ -355,6 +367,7 @@ fn mappings(agent: &Agent, space: &Space) -> Vec<Row> {
                 file_bytes: file * PAGE_BYTES,
                 swapped_bytes: swapped * PAGE_BYTES,
                 dirty_bytes: 0,
+                runs_guests: space.runs_guests(),
                 trouble: None,
             })
         })
@@ -375,6 +388,16 @@ mod tests {
             resident_bytes: [bytes, 1],
             ..SubjectReport::new(name.into(), is_cgroup, &[], &[])
         }
+    }
+
+    #[test]
+    fn what_guests_run_in_is_marked() {
+        let bounds = ["1s".parse().unwrap()];
+        let mut report = SubjectReport::new("/machines".into(), true, &[0], &bounds);
+        assert_eq!(row_of(&report, None, None).label(), "/machines");
+        report.guest_hosts = vec![7];
+        let label = row_of(&report, None, None).label();
+        assert_eq!(label, "/machines (guests)");
     }
 
     #[test]

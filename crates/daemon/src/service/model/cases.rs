@@ -314,6 +314,8 @@ fn the_kernel_chooses_only_where_everything_may_go() {
     const NESTED: &str = "[[act]]\ncgroups = ['/batch/job']\npolicy = 'age:1s/2s'\n\
                           [[act]]\ncgroups = ['/batch']\npolicy = 'pressure:period=1s'\n\
                           files = true\ndry_run = false\n";
+    const GUESTS: &str = "[[act]]\ncgroups = ['/batch']\npolicy = 'pressure:period=1s'\n\
+                          files = true\nguests = true\ndry_run = false\n";
     let asked = |text, procs: &str, guest: bool| {
         let mut world = World::new();
         // Those of the machine are too large for pids to be followed.
@@ -341,6 +343,7 @@ fn the_kernel_chooses_only_where_everything_may_go() {
     let us = format!("{}\n", std::process::id());
     assert_ne!(asked(BATCH, "", false), "", "all of it may go");
     assert_eq!(asked(BATCH, "", true), "", "guests");
+    assert_ne!(asked(GUESTS, "", true), "", "guests that may go");
     assert_eq!(asked(BATCH, &us, false), "", "the daemon itself");
     assert_eq!(asked(BATCH, "1\n", false), "", "init");
     assert_eq!(
