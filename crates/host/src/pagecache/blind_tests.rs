@@ -11,7 +11,8 @@ use std::time::Duration;
 
 use agewise_policy::table::PageSet;
 
-use super::accessed::{AccessNotes, Accessed, Accesses, Block};
+use super::accessed::{AccessNotes, Accessed};
+use super::accesses::{Accesses, Block};
 use super::cached::Cold;
 use super::drop::{DropLimits, Dropper};
 use super::files::FileAges;

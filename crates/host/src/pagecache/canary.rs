@@ -8,7 +8,7 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 
 use agewise_policy::table::PageSet;
 
-use super::accessed::{Accesses, Block};
+use super::accesses::{Accesses, Block};
 use super::unnamed::unnamed;
 use crate::access::PAGE_BYTES;
 

@@ -6,7 +6,8 @@ use std::sync::{Arc, Mutex};
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
-use super::accessed::{AccessNotes, Accesses, Block};
+use super::accessed::AccessNotes;
+use super::accesses::{Accesses, Block};
 use super::cached::Cold;
 use super::files::FileAges;
 use super::frames::{Folios, Frames};

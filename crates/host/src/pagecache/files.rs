@@ -10,7 +10,8 @@ use agewise_policy::generations::{Generations, idle_for};
 use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::{Histogram, Intervals};
 
-use super::accessed::{AccessNotes, Accessed, Accesses, Block};
+use super::accessed::{AccessNotes, Accessed};
+use super::accesses::{Accesses, Block};
 use super::cached::{CachedFile, Cold, Mapped, Owner};
 use super::dropped::Dropped;
 use super::gather::{Asked, Gather, Gathered, Word};

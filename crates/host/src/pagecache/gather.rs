@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
-use super::accessed::{Accesses, Block};
+use super::accesses::{Accesses, Block};
 use super::cached::{CachedFile, FILES_MAX, Mapped, Owner, Run};
 use super::frames::Folios;
 use super::layout::Leaf;

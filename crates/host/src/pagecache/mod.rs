@@ -6,6 +6,7 @@
 //! become something else.
 
 mod accessed;
+mod accesses;
 #[cfg(test)]
 mod blind_tests;
 mod cached;
@@ -40,7 +41,8 @@ mod unreached;
 mod uses;
 mod walk;
 
-pub use accessed::{AccessNotes, Accessed, Accesses, Block};
+pub use accessed::{AccessNotes, Accessed};
+pub use accesses::{Accesses, Block};
 pub use cached::{CachedFile, Cold, FILES_MAX, Mapped, Owner};
 pub use drop::{DropLimits, Dropper, Tell};
 pub use files::{FileAges, FilesLook};

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use agewise_policy::table::PAGES_PER_TABLE;
 
-use super::accessed::Accesses;
+use super::accesses::Accesses;
 use super::cached::CachedFile;
 use super::report::DropReport;
 use crate::access::PAGE_BYTES;

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 
 use agewise_policy::table::PageSet;
 
-use super::accessed::{AccessNotes, Accesses, Block};
+use super::accessed::AccessNotes;
+use super::accesses::{Accesses, Block};
 use super::shown::{CacheSink, Inode, SuperBlock, WalkReport};
 use crate::access::AccessError;
 

@@ -12,7 +12,8 @@ use std::ops::Range;
 
 use agewise_policy::generations::{LABEL_UNSEEN, Sizes};
 
-use super::accessed::{Accesses, Block, SAMPLED_FILES_MAX};
+use super::accessed::SAMPLED_FILES_MAX;
+use super::accesses::{Accesses, Block};
 use super::shown::Key;
 
 /// Recorded accesses per second above which large files are followed by sample. At 0.1 to 0.35 us

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::accessed::Block;
+use super::accesses::Block;
 use super::frames::Folios;
 use super::layout::{BDEVFS_MAGIC, File, HUGETLBFS_MAGIC, Leaf, Super, TMPFS_MAGIC};
 

@@ -8,7 +8,7 @@ use agewise_policy::generations::{ByType, LABEL_UNSEEN, LABELS, Sizes};
 use agewise_policy::table::PAGES_PER_TABLE;
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
-use super::accessed::Block;
+use super::accesses::Block;
 use super::cached::{CachedFile, Owner};
 use super::files::FileAges;
 use super::gather::Word;

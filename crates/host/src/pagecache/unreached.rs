@@ -10,7 +10,7 @@ use agewise_policy::agemap::AgeMap;
 use agewise_policy::generations::{LABEL_UNSEEN, LABELS, Label, PageType};
 use agewise_policy::table::PAGES_PER_TABLE;
 
-use super::accessed::Accesses;
+use super::accesses::Accesses;
 use super::cached::CachedFile;
 use super::gather::Word;
 use super::shown::{Key, SuperBlock};

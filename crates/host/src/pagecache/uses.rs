@@ -9,7 +9,7 @@ use std::collections::HashMap;
 
 use agewise_policy::table::PageSet;
 
-use super::accessed::{Accesses, Block};
+use super::accesses::{Accesses, Block};
 
 /// Used pages, by block.
 pub type Uses = HashMap<Block, PageSet>;
