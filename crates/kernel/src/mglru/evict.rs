@@ -366,9 +366,8 @@ pub(super) fn out_of_generations(lru: &Lru, lruvec: LruvecId, swappiness: u32) -
 mod tests {
     use super::super::ablation::Ablation;
     use super::super::insert::add_folio;
-    use super::super::{Profile, Settings};
+    use super::super::machine_for_tests;
     use super::*;
-    use crate::cgroups::LruConfig;
     use crate::folio::FolioList;
     use crate::ids::MemcgId;
     use crate::lru::Mode;
@@ -376,19 +375,7 @@ mod tests {
 
     /// A machine of three frames.
     fn machine(profile: &str) -> Lru {
-        Lru::new(LruConfig {
-            frames: 3,
-            nodes: 1,
-            cpus: 1,
-            mode: Mode::MultiGen,
-            now_ns: 0,
-            seed: 7,
-            mglru: Settings {
-                profile: *Profile::by_name(profile).expect("known profile"),
-                ..Settings::default()
-            },
-            classic: crate::classic::Settings::default(),
-        })
+        machine_for_tests::machine(profile, 3, 1, Mode::MultiGen)
     }
 
     #[test]

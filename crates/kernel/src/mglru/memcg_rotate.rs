@@ -97,26 +97,13 @@ pub(super) fn rotate(lru: &mut Lru, lruvec: LruvecId, rotation: Rotation) {
 mod tests {
     use proptest::prelude::*;
 
-    use super::super::{MIN_NR_GENS, Profile, Settings};
+    use super::super::{MIN_NR_GENS, machine_for_tests};
     use super::*;
-    use crate::cgroups::LruConfig;
     use crate::ids::NodeId;
     use crate::lru::Mode;
 
     fn machine(profile: &str, cgroups: u32) -> Lru {
-        let mut lru = Lru::new(LruConfig {
-            frames: 1,
-            nodes: 2,
-            cpus: 1,
-            mode: Mode::MultiGen,
-            now_ns: 0,
-            seed: 7,
-            mglru: Settings {
-                profile: *Profile::by_name(profile).expect("known profile"),
-                ..Settings::default()
-            },
-            classic: crate::classic::Settings::default(),
-        });
+        let mut lru = machine_for_tests::machine(profile, 1, 2, Mode::MultiGen);
         for _ in 0..cgroups {
             lru.memcg_online(MemcgId::ROOT, 60, 0);
         }

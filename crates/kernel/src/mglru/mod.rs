@@ -15,6 +15,8 @@ mod global;
 mod insert;
 mod isolate;
 mod look_around;
+#[cfg(test)]
+mod machine_for_tests;
 mod memcg_lru;
 mod memcg_rotate;
 mod min_ttl;

@@ -124,24 +124,11 @@ fn drain(lru: &mut Lru, lruvec: LruvecId) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Profile, Settings};
+    use super::super::machine_for_tests;
     use super::*;
-    use crate::cgroups::LruConfig;
 
     fn machine(profile: &str, mode: Mode) -> Lru {
-        Lru::new(LruConfig {
-            frames: 1,
-            nodes: 1,
-            cpus: 1,
-            mode,
-            now_ns: 0,
-            seed: 7,
-            mglru: Settings {
-                profile: *Profile::by_name(profile).expect("known profile"),
-                ..Settings::default()
-            },
-            classic: crate::classic::Settings::default(),
-        })
+        machine_for_tests::machine(profile, 1, 1, mode)
     }
 
     #[test]
