@@ -14,7 +14,7 @@ fn every_way_of_reading_is_seen_and_only_what_is_cold_leaves() {
     skip_if!("bench files", blind());
     let _one = one();
     let output = Command::new(AGEWISE)
-        .args(["bench", "files", "--size", "128M", "--pairs", "3"])
+        .args(["bench", "files", "--size", "128M", "--pairs", "6"])
         .args(["--span", "50ms", "--format", "json"])
         .output()
         .unwrap();

@@ -38,8 +38,8 @@ use agewise_cli::units;
 
 /// Pages read in the timed loops: 64 MiB, more than the CPU caches hold.
 const LOOP_PAGES: u64 = 16 << 10;
-/// Fewest pairs, whatever is asked for: with fewer there is no interval.
-const PAIRS_MIN: usize = 3;
+/// Fewest pairs, whatever is asked for: an interval of fewer says little.
+const PAIRS_MIN: usize = 6;
 /// Number of walks; their median is reported.
 const WALKS: usize = 5;
 
