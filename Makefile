@@ -38,7 +38,8 @@ run: build
 	$(AGEWISE) demo $(if $(filter 1 true yes,$(ZRAM)),--zram)
 
 # Runs all tests, even after a failure. Tests that could not run say SKIPPED; the last line sums up.
-test: setup
+test:
+	@scripts/setup test
 	@scripts/test $(CARGO) test --no-fail-fast $(CARGO_FLAGS) --workspace -- --show-output
 
 # Tests access sources and movers that need other kernels, in virtual machines. Optional.
