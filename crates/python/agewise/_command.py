@@ -21,6 +21,14 @@ __all__ = ["CommandError", "report", "watch"]
 #: Seconds that an interrupted command has to undo its changes.
 TO_END = 10.0
 
+#: What the options are that are arguments here.
+_ARE = {
+    "pid": "pid is a number such as 1234",
+    "cgroup": 'cgroup is a path such as "/user.slice"',
+    "duration": 'duration is a time such as "1m"',
+    "follow": 'every is a time such as "10s"',
+}
+
 Some = Union[int, str, Sequence[Union[int, str]], None]
 
 
@@ -45,9 +53,9 @@ def _found() -> str:
     return found
 
 
-def rows(*arguments: str) -> Iterator[dict[str, Any]]:
+def rows(command: str, *arguments: str) -> Iterator[dict[str, Any]]:
     """The objects that the command prints, one after the other."""
-    return _rows([_found(), *arguments, "--format", "json"])
+    return _rows([_found(), command, "--format", "json", *arguments])
 
 
 def _rows(line: list[str]) -> Iterator[dict[str, Any]]:
@@ -113,6 +121,9 @@ def options(
     own: Mapping[str, object], more: Optional[Mapping[str, object]], example: str
 ) -> list[str]:
     """Options of the command: a list repeats an option, None omits it."""
+    for name, value in own.items():
+        if isinstance(value, bool):
+            raise TypeError(f"{_ARE[name]}, not {value!r}")
     line = []
     for name, value in {**own, **mapping("options", more, example)}.items():
         flag = "--" + name.replace("_", "-")

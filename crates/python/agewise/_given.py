@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Optional, Union
@@ -44,21 +45,36 @@ def sampling_of(sampling: Any) -> Optional[tuple[float, int]]:
     """The share of the pages in each sample, and the number of samples."""
     if sampling is None:
         return None
+    wrong = TypeError(
+        "sampling is the share of the pages in each sample and the number of samples, such as "
+        f"(0.1, 8), not {sampling!r}"
+    )
     if not isinstance(sampling, Sequence) or isinstance(sampling, str) or len(sampling) != 2:
-        raise TypeError(
-            "sampling is the share of the pages in each sample and the number of samples, such as "
-            f"(0.1, 8), not {sampling!r}"
-        )
-    return sampling[0], sampling[1]
+        raise wrong
+    try:
+        return float(sampling[0]), whole("sampling", sampling[1])
+    except (TypeError, ValueError, OverflowError):
+        raise wrong from None
+
+
+def whole(name: str, of: Any, is_a: str = "a whole number") -> int:
+    """A whole number for the native part, which has its own limits and words for them: one that
+    does not fit in 64 bits becomes the nearest that does."""
+    try:
+        number = operator.index(of)
+    except TypeError:
+        raise TypeError(f"{name} is {is_a}, not {of!r}") from None
+    return max(-(2**63), min(number, 2**63 - 1))
 
 
 def memory_of(trace_memory: Optional[int]) -> Optional[int]:
     """Refuses memory for a trace that is no memory."""
-    if trace_memory is not None and not isinstance(trace_memory, (int, float)):
-        raise TypeError(f"trace_memory is a number of bytes, not {trace_memory!r}")
-    if trace_memory is not None and trace_memory < 1:
+    if trace_memory is None:
+        return None
+    memory = whole("trace_memory", trace_memory, "a number of bytes")
+    if memory < 1:
         raise ValueError("trace_memory: 1 byte at least")
-    return trace_memory
+    return memory
 
 
 def options_text(options: Optional[Mapping[str, object]]) -> str:

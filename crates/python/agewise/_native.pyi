@@ -24,7 +24,7 @@ class Results:
 def run(
     subject: str,
     policies: list[_AnyPolicy],
-    agents: list[str],
+    proactive: list[str],
     memory: Optional[str],
     swap: Optional[str],
     settings: list[str],

@@ -83,6 +83,8 @@ def _toml(spec: Mapping[str, Any]) -> str:
         of = of.tolist() if hasattr(of, "tolist") else of
         if isinstance(of, bool):
             return "true" if of else "false"
+        if isinstance(of, int) and of.bit_length() > 63:
+            raise ValueError(f"spec: {of} does not fit in 64 bits")
         if isinstance(of, (int, float)):
             return repr(of)
         if isinstance(of, Mapping):
@@ -149,7 +151,7 @@ def sweep(
     """
     if on not in ("local", "ray"):
         raise ValueError(f"sweeps run on \"local\" or \"ray\", not {on!r}")
-    memory_of(trace_memory)
+    trace_memory = memory_of(trace_memory)
     out = os.fspath(directory)
     if not isinstance(spec, Mapping):
         return _run(os.fspath(spec), [], out, on, prune, trace_memory, progress)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Optional, Union
 
 from . import _command, _native
-from ._given import as_list, file, memory_of, options_text, pairs, sampling_of
+from ._given import as_list, file, memory_of, options_text, pairs, sampling_of, whole
 from ._progress import Advance, shown
 from .policy import Policy, describe
 
@@ -214,7 +214,7 @@ def run(
             damon,
             options_text(options),
             memory_of(trace_memory),
-            seeds,
+            None if seeds is None else whole("seeds", seeds),
             advance,
         )
     return _results(native)
@@ -247,7 +247,7 @@ def curve(
             file(trace),
             describe(as_list(policies)),
             [str(size) for size in as_list(sizes)],
-            points,
+            whole("points", points),
             sampling_of(sampling),
             options_text(options),
             memory_of(trace_memory),
@@ -285,7 +285,7 @@ def whatif(traces: Union[Path, Sequence[Path]], *, sample: float = 1.0) -> Rows:
 
     `sample`: percent of the pages that are simulated. Raises OSError for unreadable files.
     """
-    if not 0 < sample <= 100:
+    if isinstance(sample, str) or not 0 < sample <= 100:
         raise ValueError(f"{sample!r} is not a share of the pages: above 0, to 100 percent")
     all = [traces] if isinstance(traces, (str, os.PathLike)) else traces
     if not all:
@@ -307,7 +307,8 @@ def size(
     `agewise.report` does.
     """
     given = _command.options({"pid": pid, "cgroup": cgroup}, options, '{"target_wait": "2%"}')
-    of = [] if trace is None else [file(trace)]
+    # Whatever it is called, it is no option and no value of the last one.
+    of = [] if trace is None else ["--", file(trace)]
     return Rows(_command.rows("size", *given, *of))
 
 
@@ -328,7 +329,8 @@ def reproduce(
     """
     with shown("measurement", progress) as advance:
         given = pairs(settings)
-        return _rows(_native.reproduce(name, seeds, benchmark, variant, given, advance))
+        many = whole("seeds", seeds)
+        return _rows(_native.reproduce(name, many, benchmark, variant, given, advance))
 
 
 def verify_kernel(
@@ -351,7 +353,7 @@ def verify_kernel(
     of = None if reference is None else os.fspath(reference)
     if extended and of is not None:
         raise ValueError("extended: another reference than the one given")
-    if not 1 <= flush_phases <= 10_000:
+    if not 1 <= whole("flush_phases", flush_phases) <= 10_000:
         raise ValueError("flush_phases: from 1 to 10000")
     with shown("run", progress) as advance:
         verdicts = _native.verify_kernel(

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from typing import Any, Optional, Union
 
 from . import _native
-from ._given import options_text
+from ._given import options_text, whole
 
 __all__ = ["open", "write"]
 
@@ -71,9 +71,9 @@ def write(
 ) -> int:
     """Writes pages, in the order of their accesses, and returns how many.
 
-    `pages`: whole numbers, such as a list or a column of a frame, or a frame or table with the
-    columns ``page`` and, if it has times, ``time_ns``; that others of `open` are not written is a
-    warning. Whole numbers may be of floating point, up to 2**53. `time_ns`: when each was
+    `pages`: whole numbers, such as a list or a column of a frame, or a frame, table or mapping with
+    the columns ``page`` and, if it has times, ``time_ns``; that others of `open` are not written is
+    a warning. Whole numbers may be of floating point, up to 2**53. `time_ns`: when each was
     accessed, in nanoseconds; by default 0. Columns of 64 bits are used without conversion,
     everything else number by number. `format`: ``"page"``, ``"csv"``, ``"parquet"`` or ``"lirs"``
     (one page per line); by default the one that the name of the file ends in, or else ``"page"``.
@@ -85,9 +85,15 @@ def write(
     Raises ValueError for anything that is not a page (a fraction, NaN, less than 0, nothing) or
     that goes back in time, OSError if the file cannot be written.
     """
+    if hasattr(pages, "collect"):
+        # A frame of polars that does not exist yet.
+        pages = pages.collect()
     if page_shift is None:
         page_shift = _page_shift_of(pages)
+    page_shift = whole("page_shift", page_shift)
     names = getattr(pages, "column_names", None) or getattr(pages, "columns", None)
+    if isinstance(pages, Mapping):
+        names = pages
     if names is not None:
         lost = [name for name in ("process", "kind", "class") if name in names]
         if lost:
@@ -150,4 +156,7 @@ def _numbers(of: Iterable[Any]) -> Iterator[Any]:
         convert = getattr(of, name, None)
         if convert is not None:
             return iter(convert())
-    return iter(of)
+    try:
+        return iter(of)
+    except TypeError:
+        raise TypeError(f"pages and times are sequences of whole numbers, not {of!r}") from None

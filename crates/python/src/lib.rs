@@ -249,14 +249,15 @@ fn reading(options: &str, trace_memory: Option<u64>) -> PyResult<Reading> {
 /// Runs policies on the simulated machine.
 #[pyfunction]
 #[pyo3(signature = (
-    subject, policies, agents, memory, swap, settings, damon, options, trace_memory, seeds, advance
+    subject, policies, proactive, memory, swap, settings, damon, options, trace_memory, seeds,
+    advance
 ))]
 #[allow(clippy::too_many_arguments)] // one per argument of the Python function
 fn run(
     py: Python<'_>,
     subject: String,
     policies: Vec<AnyPolicy>,
-    agents: Vec<String>,
+    proactive: Vec<String>,
     memory: Option<String>,
     swap: Option<String>,
     settings: Vec<String>,
@@ -266,7 +267,7 @@ fn run(
     seeds: Option<i64>,
     advance: Bound<'_, PyAny>,
 ) -> PyResult<Results> {
-    let agents: Result<Vec<Spec>, _> = agents.iter().map(|agent| agent.parse()).collect();
+    let agents: Result<Vec<Spec>, _> = proactive.iter().map(|agent| agent.parse()).collect();
     let agents = agents.map_err(|error| PyValueError::new_err(format!("{error}")))?;
     let (setup, sight) = setup(options, trace_memory)?;
     let failure = Failure::of_all();

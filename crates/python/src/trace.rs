@@ -148,8 +148,10 @@ pub fn write_trace(
 }
 
 fn no_access(at: usize, access: &str) -> PyErr {
+    // What is given by mistake can be a whole table.
+    let access: String = access.chars().take(200).collect();
     PyValueError::new_err(format!(
-        "access {at}: {access} is no page and time: both are whole numbers from 0 on"
+        "access {at}: {access} is no page and time: both are whole numbers from 0 to 2**64 - 1"
     ))
 }
 

@@ -54,6 +54,8 @@ class Studies(Case):
             lab.verify_kernel(reference="/nonexistent")
         with self.assertRaisesRegex(ValueError, "not a share of the pages"):
             lab.whatif(self.trace, sample=0)
+        with self.assertRaisesRegex(ValueError, "'5' is not a share of the pages"):
+            lab.whatif(self.trace, sample="5")  # type: ignore[arg-type]
         with self.assertRaises(FileNotFoundError):
             lab.whatif("/nonexistent")
 

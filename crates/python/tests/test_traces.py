@@ -57,6 +57,9 @@ class Traces(Case):
         self.assertEqual(trace.write(path, frame), 5000)
         trace.write(plain, pages, time_ns=range(5000))
         self.assertEqual(Path(path).read_bytes(), Path(plain).read_bytes())
+        for same in (frame.lazy(), {"page": pages, "time_ns": range(5000)}):
+            self.assertEqual(trace.write(path, same), 5000)
+            self.assertEqual(Path(path).read_bytes(), Path(plain).read_bytes())
         with self.assertRaisesRegex(ValueError, r"no column 'page'; it has \['pages'\]"):
             trace.write(path, polars.DataFrame({"pages": [1]}))
         for wrong in ([1, -1], [1.0, float("nan")], [1.0, 0.5], [1.0, 2.0**54], [1, None]):

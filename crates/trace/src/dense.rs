@@ -54,10 +54,13 @@ impl DenseTrace {
         let mut index = PageIndex::new();
         let mut accesses = Vec::new();
         let mut batch = Vec::new();
-        while stream.next_batch(&mut batch)? {
-            for access in &batch {
-                see(access);
-                let number = index.number(access.page).ok_or_else(|| TraceError::Limit {
+        let mut seen = |access: &Access| {
+            see(access);
+            access.page
+        };
+        while stream.next_batch_as(&mut batch, &mut seen)? {
+            for &page in &batch {
+                let number = index.number(page).ok_or_else(|| TraceError::Limit {
                     path: path.to_path_buf(),
                     what: "more than 2^32 - 2 different pages; sample it first (agewise trace \
                            sample)"

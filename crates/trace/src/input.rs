@@ -212,6 +212,7 @@ impl Input {
     ///
     /// # Errors
     /// [`TraceError::Read`], or [`TraceError::Truncated`] if the file ends inside the record.
+    #[inline]
     pub fn next_record<const N: usize>(
         &mut self,
         format: &'static str,

@@ -267,6 +267,15 @@ impl AccessStream {
     /// # Errors
     /// As [`AccessStream::next_request`]. Accesses before an error have already been returned.
     pub fn next_batch(&mut self, batch: &mut Vec<Access>) -> Result<bool, TraceError> {
+        self.next_batch_as(batch, Access::clone)
+    }
+
+    /// Like [`AccessStream::next_batch`], keeping of each access what `keep` returns.
+    pub(crate) fn next_batch_as<T>(
+        &mut self,
+        batch: &mut Vec<T>,
+        mut keep: impl FnMut(&Access) -> T,
+    ) -> Result<bool, TraceError> {
         batch.clear();
         batch.reserve(BATCH_ACCESSES);
         while batch.len() < BATCH_ACCESSES {
@@ -281,12 +290,12 @@ impl AccessStream {
                     }
                 }
             }
-            self.split(batch);
+            self.split(batch, &mut keep);
         }
         Ok(!batch.is_empty())
     }
 
-    fn split(&mut self, batch: &mut Vec<Access>) {
+    fn split<T>(&mut self, batch: &mut Vec<T>, mut keep: impl FnMut(&Access) -> T) {
         let rest = &mut self.rest;
         let room = (BATCH_ACCESSES - batch.len()) as u64;
         let take = rest.page_count.min(room);
@@ -300,7 +309,7 @@ impl AccessStream {
         };
         for at in 0..take {
             let page = rest.first_page + at;
-            batch.push(Access { page, ..access });
+            batch.push(keep(&Access { page, ..access }));
         }
         rest.page_count -= take;
         rest.first_page = rest.first_page.wrapping_add(take);

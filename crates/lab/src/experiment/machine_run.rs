@@ -181,9 +181,10 @@ impl Run {
         self.accesses
     }
 
-    /// Whether all processes have ended.
+    /// Whether all processes have ended, or the whole trace was replayed.
     pub fn is_done(&self) -> bool {
-        self.ready.is_empty()
+        let replay = self.replay.as_ref();
+        self.ready.is_empty() && replay.is_none_or(|replay| replay.is_done())
     }
 
     /// When the last process or the last turn ended, in ns.

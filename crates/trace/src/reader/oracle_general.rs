@@ -59,6 +59,8 @@ struct OracleGeneral {
 }
 
 impl RequestReader for OracleGeneral {
+    // For RequestReader::next_requests, which makes requests in their place.
+    #[inline(always)]
     fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
         let Some(record) = self.input.next_record::<RECORD_BYTES>(FORMAT.name)? else {
             return Ok(None);

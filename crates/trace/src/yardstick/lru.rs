@@ -1,58 +1,43 @@
 // SPDX-License-Identifier: Apache-2.0
 //! LRU: evicts the page that was accessed longest ago.
+//!
+//! The trace itself is the queue. Its accesses leave it in order; a page is resident as long as its
+//! last access is in it, and is evicted when that leaves. A list would touch the links of three
+//! more pages at every access, which are rarely in a cache.
 
-use super::list::{Links, List};
-use super::{Policy, PolicySpec, Simulation};
+use super::{Counts, PolicySpec, Simulation};
+use crate::DenseTrace;
 
 pub(super) static SPEC: PolicySpec = PolicySpec {
     name: "lru",
     aliases: &[],
     summary: "least recently used",
-    simulation: Simulation::Stack(|capacity| Box::new(Lru::new(capacity))),
+    simulation: Simulation::Stack(misses),
 };
 
-struct Lru {
-    capacity: usize,
-    links: Links,
-    list: List,
-    resident: Vec<bool>,
-}
-
-impl Lru {
-    fn new(capacity: usize) -> Self {
-        Self {
-            capacity,
-            links: Links::default(),
-            list: List::default(),
-            resident: Vec::new(),
+fn misses(trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
+    let accesses = trace.accesses();
+    // Where each page was accessed last, from 1; 0 before its first access.
+    let mut last = vec![0; trace.page_count()];
+    let (mut resident, mut misses) = (0, 0);
+    // Accesses that no longer count.
+    let mut left = 0;
+    for (at, &page) in accesses.iter().enumerate() {
+        if std::mem::replace(&mut last[page as usize], at as u32 + 1) > left {
+            continue;
+        }
+        misses += u64::from(counts(at));
+        if resident < capacity {
+            resident += 1;
+            continue;
+        }
+        loop {
+            let oldest = accesses[left as usize];
+            left += 1;
+            if last[oldest as usize] == left {
+                break;
+            }
         }
     }
-}
-
-impl Policy for Lru {
-    fn reserve(&mut self, page_count: usize) {
-        self.links.reserve(page_count);
-        self.resident
-            .resize(page_count.max(self.resident.len()), false);
-    }
-
-    #[inline]
-    fn access(&mut self, page: u32) -> bool {
-        if self.resident[page as usize] {
-            self.list.move_to_front(&mut self.links, page);
-            return true;
-        }
-        if self.list.len() == self.capacity
-            && let Some(victim) = self.list.pop_back(&mut self.links)
-        {
-            self.resident[victim as usize] = false;
-        }
-        self.resident[page as usize] = true;
-        self.list.push_front(&mut self.links, page);
-        false
-    }
-
-    fn resident_pages(&self) -> usize {
-        self.list.len()
-    }
+    misses
 }

@@ -58,8 +58,9 @@ pub enum Simulation {
     /// With knowledge of the future: misses of a trace for one capacity, among the accesses that
     /// count.
     Offline(fn(&DenseTrace, usize, Counts<'_>) -> u64),
-    /// As online, but one pass yields the misses of all capacities.
-    Stack(fn(usize) -> Box<dyn Policy>),
+    /// The misses for one capacity, as offline, of a policy of which one pass yields the misses of
+    /// all capacities.
+    Stack(fn(&DenseTrace, usize, Counts<'_>) -> u64),
 }
 
 /// One policy of the registry.
@@ -127,10 +128,12 @@ impl Yardstick for &PolicySpec {
 
     fn misses_among(&self, trace: &DenseTrace, capacity: usize, counts: Counts<'_>) -> u64 {
         match self.simulation {
-            Simulation::Offline(misses) => misses(trace, capacity.max(1), counts),
-            Simulation::Online(build)
-            | Simulation::OnlineFrom(_, build)
-            | Simulation::Stack(build) => count_misses_among(trace, capacity, counts, build),
+            Simulation::Offline(misses) | Simulation::Stack(misses) => {
+                misses(trace, capacity.max(1), counts)
+            }
+            Simulation::Online(build) | Simulation::OnlineFrom(_, build) => {
+                count_misses_among(trace, capacity, counts, build)
+            }
         }
     }
 
@@ -251,10 +254,12 @@ impl PolicySpec {
     #[must_use]
     pub fn misses(&self, trace: &DenseTrace, capacity: usize) -> u64 {
         match self.simulation {
-            Simulation::Offline(misses) => misses(trace, capacity.max(1), &|_| true),
-            Simulation::Online(build)
-            | Simulation::OnlineFrom(_, build)
-            | Simulation::Stack(build) => count_misses(trace, capacity, build),
+            Simulation::Offline(misses) | Simulation::Stack(misses) => {
+                misses(trace, capacity.max(1), &|_| true)
+            }
+            Simulation::Online(build) | Simulation::OnlineFrom(_, build) => {
+                count_misses(trace, capacity, build)
+            }
         }
     }
 

@@ -175,7 +175,7 @@ proptest! {
         let best = misses("opt", &pages, capacity);
         for spec in YARDSTICKS {
             prop_assert!(spec.misses(&trace, capacity) >= best, "{}", spec.name);
-            let (Simulation::Online(build) | Simulation::Stack(build)) = spec.simulation else {
+            let Simulation::Online(build) = spec.simulation else {
                 continue;
             };
             let mut policy = build(capacity);

@@ -18,6 +18,12 @@ pub(super) struct Replaying {
     last_process: usize,
 }
 
+impl Replaying {
+    pub(super) fn is_done(&self) -> bool {
+        self.cursor.is_done(&self.replay)
+    }
+}
+
 /// Where the memory of a process lies in the replay.
 #[derive(Clone, Copy)]
 struct ReplaySpace {

@@ -117,6 +117,15 @@ impl Cursor {
         }
     }
 
+    /// Whether there is no next access.
+    pub fn is_done(&self, replay: &Replay) -> bool {
+        let is_last = self.moment + 1 >= replay.moments.len();
+        is_last
+            && self
+                .bounds(replay)
+                .is_none_or(|(start, end)| start + self.at == end)
+    }
+
     /// The next access; None at the end.
     pub fn next(&mut self, replay: &Replay) -> Option<Step> {
         let (mut start, mut end) = self.bounds(replay)?;

@@ -9,6 +9,7 @@ use proptest::prelude::*;
 use super::cursor::Step;
 use super::layout::{SPARSE_MAX, place};
 use super::*;
+use crate::experiment::machine_run::{MEASURES, Plan, Run, Subject, run};
 use agewise_trace::page_trace::{Header, PageTraceWriter};
 use agewise_trace::{Evidence, Input, PageClass, ReadOptions, Request, registry};
 
@@ -34,12 +35,13 @@ fn replay(format: &str, bytes: &[u8], through: Option<Through>) -> Replay {
     Replay::read("t", path, &mut stream, through).unwrap()
 }
 
-#[test]
-fn a_trace_has_resident_memory_over_time() {
-    use crate::experiment::machine_run::{MEASURES, Plan, Subject, run};
-    let requests: Vec<Request> = (0..400).map(|n| at(n * 1_000_000, n % 100, 1)).collect();
+/// A run of as many accesses, one per ms, to 100 pages.
+fn plan(accesses: u64) -> Plan {
+    let requests: Vec<Request> = (0..accesses)
+        .map(|n| at(n * 1_000_000, n % 100, 1))
+        .collect();
     let trace = replay("page", &recorded(Order::Exact, &requests), None);
-    let measured = run(&Plan {
+    Plan {
         subject: Subject::Trace(Arc::new(trace), Arrangement::Forward),
         memory_pages: Some(4096),
         swap: None,
@@ -48,8 +50,25 @@ fn a_trace_has_resident_memory_over_time() {
         policy: crate::machine::Policy::parse("classic").unwrap(),
         seed: 1,
         proactive: None,
-    })
-    .unwrap();
+    }
+}
+
+#[test]
+fn a_trace_is_done_after_its_last_access() {
+    let mut run = Run::new(&plan(400)).unwrap();
+    for (until_ns, accesses) in [(0, 0), (200_000_000, 201), (398_000_000, 399)] {
+        run.run_until(until_ns).unwrap();
+        assert_eq!((run.accesses(), run.is_done()), (accesses, false));
+    }
+    run.run_until(400_000_000).unwrap();
+    assert_eq!((run.accesses(), run.is_done()), (400, true));
+    run.run_until(u64::MAX).unwrap();
+    assert!(run.is_done());
+}
+
+#[test]
+fn a_trace_has_resident_memory_over_time() {
+    let measured = run(&plan(400)).unwrap();
     let of = |name: &str| measured[MEASURES.iter().position(|m| m.0 == name).unwrap()];
     let (mean, peak) = (of("resident_mean_kib"), of("resident_peak_kib"));
     assert!(
