@@ -192,6 +192,22 @@ impl Machine {
         self.sys.memcgs.charge(memcg, 1);
     }
 
+    /// Charges the objects of a new cgroup to its parent (`mem_cgroup_alloc`), and puts the rest of
+    /// the batch into the parent's stock.
+    ///
+    /// With one CPU, 6.12 charges 3088 bytes of objects and 4560 of per-CPU memory, 7.2 4112 and
+    /// 5904. In 7.2 the stock keeps what is left of the batch, so the sum is the same.
+    pub fn charge_cgroup_objects(&mut self, parent: MemcgId) {
+        const OBJECT_BYTES: u64 = 3088 + 4560;
+        let (cpu, memcgs) = (self.sys.cpu, &mut self.sys.memcgs);
+        let pages = memcgs.object_needs_pages(parent, OBJECT_BYTES);
+        if !memcgs.consume_stock(cpu, parent, pages) {
+            memcgs.charge(parent, CHARGE_BATCH);
+            memcgs.refill_stock(cpu, parent, CHARGE_BATCH - pages);
+        }
+        memcgs.add_object(parent, OBJECT_BYTES, pages);
+    }
+
     /// Charges pages of kernel memory that live as long as the cgroup.
     pub fn charge_kernel_pages(&mut self, memcg: MemcgId, pages: u64) {
         self.sys.memcgs.charge(memcg, pages);
@@ -250,6 +266,7 @@ impl Machine {
 #[cfg(test)]
 mod tests {
     use super::super::address_space::MapOptions;
+    use super::super::config::Policy;
     use super::super::device::DeviceKind;
     use super::super::{Limits, Machine, MachineConfig, SwapConfig};
     use super::*;
@@ -276,6 +293,31 @@ mod tests {
             assert_eq!(passed_ns > 1_000_000_000, sleeps, "{passed_ns}");
             let usage = machine.sys.memcgs[memcg].usage_pages;
             assert_eq!(usage > 1200, sleeps, "{usage}");
+        }
+    }
+
+    /// A CPU has stocks of seven cgroups under 7.2, and of one before.
+    #[test]
+    fn cgroups_cost_their_parent_memory_and_7_2_keeps_the_rest_of_the_batch() {
+        for (policy, wanted) in [("classic:6.12", 6), ("classic:7.2", CHARGE_BATCH)] {
+            let mut machine = Machine::new(MachineConfig {
+                policy: Policy::parse(policy).unwrap(),
+                ..MachineConfig::new(1 << 14)
+            });
+            let parent = machine.add_memcg(MemcgId::ROOT, "t", Limits::default());
+            let children = ["m0", "m1", "m2"].map(|name| {
+                let child = machine.add_memcg(parent, name, Limits::default());
+                machine.charge_cgroup_objects(parent);
+                child
+            });
+            for child in children {
+                let process = machine.add_process(child);
+                let first = machine.map(process, &MapOptions::anon(1)).unwrap();
+                machine.access(process, first, true);
+            }
+            let below = children.map(|child| machine.usage_pages(child));
+            let own = machine.usage_pages(parent) - below.iter().sum::<u64>();
+            assert_eq!(own, wanted, "{policy}");
         }
     }
 }

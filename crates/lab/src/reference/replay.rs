@@ -251,7 +251,9 @@ impl Replay {
         };
         let add = |number: u32| {
             let name = format!("m{number}");
-            self.machine.add_memcg(limited, &name, limits(number))
+            let memcg = self.machine.add_memcg(limited, &name, limits(number));
+            self.machine.charge_cgroup_objects(limited);
+            memcg
         };
         (0..cell.members.count).map(add).collect()
     }

@@ -44,7 +44,7 @@ pub struct Args {
     /// Use the second reference that is part of agewise, with harder cells: swappiness, bits of
     /// lru_gen/enabled, three cgroups below one limit, memory.min and memory.low, writes, also of
     /// files; huge pages; no limit, where kswapd reclaims; min_ttl_ms, where programs are killed;
-    /// two CPUs; two nodes, also interleaved. Six of its 202 cells do not agree
+    /// two CPUs; two nodes, also interleaved. Seven of its 202 cells do not agree
     /// (docs/inside/kernel-reference.md says which): exit status 1.
     #[arg(long, conflicts_with = "reference")]
     pub extended: bool,
