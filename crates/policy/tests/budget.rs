@@ -131,6 +131,7 @@ impl World for Model {
             young_pages: (self.resident_pages as f64 * self.young_share) as u64,
             cleared_pages: (self.resident_pages as f64 * self.young_share) as u64,
             cpu_ns: self.scan_ns,
+            ..Scanned::default()
         }
     }
 
@@ -454,13 +455,8 @@ fn it_catches_up_in_larger_slices_and_steps_back() {
     let from = world.slices.len();
     world.run(&mut pacer, 1_000, 0);
     let since = &world.slices[from..];
-    assert!(
-        !since.is_empty()
-            && since
-                .iter()
-                .all(|pages| *pages <= slice_pages(SLICE_MAX_US)),
-        "{since:?}"
-    );
+    let is_small = |pages: &u64| *pages <= slice_pages(SLICE_MAX_US);
+    assert!(!since.is_empty() && since.iter().all(is_small), "{since:?}");
 }
 
 /// If nothing is idle, it neither spins nor scans without end.

@@ -14,9 +14,7 @@ use agewise_policy::budget::{
     Limited, Moved, Order, PAGE_BYTES, Pacer, PageQueue, Scanned, Seen, Verdict, World,
 };
 use agewise_policy::generations::PageType;
-use agewise_policy::proactive::{
-    Action, Backend, Controller, Decision, Facts, Hands, Reason, SwapRoom,
-};
+use agewise_policy::proactive::{Backend, Controller, Decision, Facts, Hands, Reason, SwapRoom};
 
 use super::report::{AnnounceAs, Begun, Held, Report};
 use super::spaces::{Spaces, trouble};
@@ -237,9 +235,7 @@ impl<M: HeldMemory> World for Turn<'_, '_, M> {
         let is_behind = matches!(decision.reason, Reason::OverBudget { behind: true, .. });
         self.report.behind |= is_behind && !self.held.dry_run;
         self.report.asked_bytes = self.report.asked_bytes.max(asked_bytes);
-        if let Action::Coldest { types, .. } = decision.action {
-            self.queue.let_go(types);
-        }
+        self.queue.decided(decision);
         if matches!(decision.reason, Reason::Own(_)) {
             let why = match &self.spaces.files {
                 Some(Err(why)) => why,
@@ -314,6 +310,10 @@ impl<M: HeldMemory> World for Turn<'_, '_, M> {
             limit_bytes,
             counted,
         })
+    }
+
+    fn left_to_kernel(&mut self) {
+        self.queue.left_to_kernel();
     }
 
     fn move_out(&mut self, pages: u64, rehearse: bool) -> Moved {

@@ -122,9 +122,7 @@ impl World for Turn<'_> {
     fn decided(&mut self, decision: &Decision) -> bool {
         self.ledger.decided(self.machine.now_ns(), decision);
         self.ledger.stats.moves += u64::from(decision.action != Action::Nothing);
-        if let Action::Coldest { types, .. } = decision.action {
-            self.known.queue.let_go(types);
-        }
+        self.known.queue.decided(decision);
         true
     }
 
@@ -168,6 +166,10 @@ impl World for Turn<'_> {
                 counted,
             }
         })
+    }
+
+    fn left_to_kernel(&mut self) {
+        self.known.queue.left_to_kernel();
     }
 
     fn move_out(&mut self, pages: u64, rehearse: bool) -> Moved {

@@ -14,6 +14,9 @@
 //! The budget pays if work takes less time, or has fewer faults in no more time. It does harm if
 //! work takes more time, or has more faults in no less time. If it does harm, or shows no gain in
 //! [`PAIRS_MAX`] pairs, the limit is left to the kernel, and the budget is tried again rarely.
+//!
+//! That takes half a minute. Moves that are undone at once ([`JUDGED_MIN`](super::JUDGED_MIN)) are
+//! noticed sooner, and the limit is left to the kernel for a moment.
 
 use std::collections::VecDeque;
 
@@ -42,6 +45,11 @@ pub const EPOCHS_A_PAIR: u32 = 16;
 pub const BACK_MS: u64 = 10 * 60_000;
 /// The longest such time, ms.
 pub const BACK_MAX_MS: u64 = 4 * 3_600_000;
+/// A budget under which most of what is moved comes back at once is tried again after this time,
+/// which doubles each time up to [`BACK_MS`], ms.
+pub const FUTILE_MS: u64 = 1_000;
+/// If it was held for this many times as long in between, the time begins anew.
+const CALM_PAUSES: u64 = 4;
 /// Epochs in which the program worked for less than this share of time are ignored.
 const WORK_SHARE_MIN: f64 = 0.01;
 /// A change by more than a factor of a million only shows that there was almost nothing before.
@@ -93,6 +101,8 @@ pub struct Epochs {
     backs: u32,
     /// When a budget that was left to the kernel is tried again.
     again_ms: u64,
+    /// For how long it was left to the kernel when holding was futile last.
+    futile_ms: u64,
     /// When the current epoch started; `None`: none has started yet.
     began_ms: Option<u64>,
     /// The current epoch is short, and only shows what is clearly good or bad.
@@ -147,6 +157,7 @@ impl Epochs {
             verdict: Verdict::Open,
             backs: 0,
             again_ms: 0,
+            futile_ms: 0,
             began_ms: None,
             quick: true,
             epoch_ms: EPOCH_MS,
@@ -208,6 +219,20 @@ impl Epochs {
         } else {
             self.middle = Some((now_ms, *counted));
         }
+        self.holder
+    }
+
+    /// Most of what is moved comes back at once: the limit is left to the kernel for a moment,
+    /// twice as long each time. Returns who holds it.
+    pub fn leave(&mut self, now_ms: u64) -> Holder {
+        let held_ms = now_ms.saturating_sub(self.again_ms);
+        self.futile_ms = match held_ms > CALM_PAUSES * self.futile_ms {
+            true => FUTILE_MS,
+            false => (self.futile_ms * 2).clamp(FUTILE_MS, BACK_MS),
+        };
+        self.verdict = Verdict::Back;
+        self.again_ms = now_ms.saturating_add(self.futile_ms);
+        self.begin(now_ms, Holder::Kernel);
         self.holder
     }
 

@@ -200,3 +200,29 @@ fn an_idle_program_decides_nothing() {
     }
     assert_eq!((epochs.verdict(), epochs.gain()), (Verdict::Open, None));
 }
+
+#[test]
+fn a_futile_budget_is_left_twice_as_long_each_time_until_it_was_held_for_longer() {
+    let mut epochs = Epochs::new(1);
+    let counted = Counted::default();
+    // Returns for how long the limit is left to the kernel from `now_ms` on.
+    let mut left_ms = |now_ms| {
+        assert_eq!(epochs.leave(now_ms), Holder::Kernel);
+        let again_ms = epochs.due_ms();
+        assert_eq!(epochs.turn(again_ms - 1, &counted, 1), Holder::Kernel);
+        assert_eq!(epochs.turn(again_ms, &counted, 1), Holder::Budget);
+        again_ms - now_ms
+    };
+    let mut now_ms = 5_000;
+    for times in [1, 2, 4, 8] {
+        let ms = left_ms(now_ms);
+        assert_eq!(ms, times * FUTILE_MS);
+        now_ms += ms + 500;
+    }
+    now_ms += 8 * FUTILE_MS * CALM_PAUSES;
+    assert_eq!(left_ms(now_ms), FUTILE_MS);
+    for _ in 0..30 {
+        now_ms += BACK_MS;
+        assert!(left_ms(now_ms) <= BACK_MS);
+    }
+}

@@ -19,6 +19,7 @@ mod epochs;
 mod order;
 mod pacer;
 mod queue;
+mod returns;
 mod world;
 
 pub use counted::Counted;
@@ -107,6 +108,14 @@ pub const MOVE_BEHIND_US: u64 = 4_000;
 /// A late slice also takes what was due in the meantime, up to this many slices.
 pub const LATE_SLICES_MAX: u64 = 4;
 
+/// Of the pages that leave while the headroom is filled once, about this many are followed to see
+/// whether they come back.
+pub const FOLLOWED_MAX: u64 = 512;
+
+/// Holding is judged once this many of them are known, several times as many as the headroom holds:
+/// a loop that runs into what has just left takes as many as that back, once.
+pub const JUDGED_MIN: u64 = 2048;
+
 /// While the kernel holds the limit, its limit is read again after this time, us: without one, the
 /// budget has to be held.
 pub const LIMIT_CHECK_US: u64 = 5_000_000;
@@ -130,6 +139,11 @@ pub struct Scanned {
     pub cleared_pages: u64,
     /// CPU time, ns.
     pub cpu_ns: u64,
+    /// Of a sample of the pages that left: those after which as many others have left as the
+    /// headroom holds, since the previous scan.
+    pub judged_pages: u64,
+    /// Those of them that came back before that.
+    pub back_pages: u64,
 }
 
 impl Scanned {

@@ -2,8 +2,8 @@
 //! When to scan, decide and move: a state machine without a clock of its own.
 
 use super::{
-    Epochs, Holder, LATE_SLICES_MAX, LIMIT_CHECK_US, MOVE_BEHIND_US, MOVE_MAX_US, Moved,
-    NEWCOMERS_OF_MOVES_PERCENT, PAGE_BYTES, QUEUE_FACTOR, QUEUE_MAX_PAGES, QUEUE_MIN_PAGES,
+    Epochs, Holder, JUDGED_MIN, LATE_SLICES_MAX, LIMIT_CHECK_US, MOVE_BEHIND_US, MOVE_MAX_US,
+    Moved, NEWCOMERS_OF_MOVES_PERCENT, PAGE_BYTES, QUEUE_FACTOR, QUEUE_MAX_PAGES, QUEUE_MIN_PAGES,
     REFILL_FACTOR, REFILL_PERCENT, REHEARSAL_US, RETRY_US, SCAN_DEFAULT_MS, SCAN_MAX_MS,
     SCAN_OF_MOVES_PERCENT, SCAN_PERCENT, SLICE_MAX_US, SLICE_MIN_US, SLICE_PAGES, SLICES_A_STEP,
     Scanned, World, YOUNG_SHARE, YOUNG_SHARE_MAX,
@@ -75,6 +75,11 @@ pub struct Pacer {
     epochs: Option<Epochs>,
     /// While the kernel holds the limit, when to check that it still has one.
     limit_due_us: u64,
+    /// Of the pages that left, those judged so far, and those of them that came back at once.
+    judged_pages: u64,
+    back_pages: u64,
+    /// Most of what is moved comes back at once.
+    is_futile: bool,
 }
 
 /// A slice under way.
@@ -119,6 +124,9 @@ impl Pacer {
             went_before_pages: 0,
             epochs: None,
             limit_due_us: 0,
+            judged_pages: 0,
+            back_pages: 0,
+            is_futile: false,
         }
     }
 
@@ -154,14 +162,17 @@ impl Pacer {
             return Holder::Budget;
         };
         let is_kernel = epochs.holder() == Holder::Kernel;
-        let is_due = now_ms >= epochs.due_ms() || is_kernel && now_us >= self.limit_due_us;
+        let is_due =
+            now_ms >= epochs.due_ms() || is_kernel && now_us >= self.limit_due_us || self.is_futile;
         if self.slice.is_some() || !is_due {
             return epochs.holder();
         }
         self.limit_due_us = now_us.saturating_add(LIMIT_CHECK_US);
+        let is_futile = std::mem::take(&mut self.is_futile);
         let slack = budget_bytes / KERNEL_SLACK_PART;
         let kernel_holds = |limit: u64| limit <= budget_bytes.saturating_add(slack);
         match world.limited() {
+            Some(of) if kernel_holds(of.limit_bytes) && is_futile => epochs.leave(now_ms),
             Some(of) if kernel_holds(of.limit_bytes) => {
                 epochs.turn(now_ms, &of.counted, of.limit_bytes / PAGE_BYTES)
             }
@@ -289,6 +300,7 @@ impl Pacer {
 
     /// A scan that started at `began_us` is done.
     pub fn scanned(&mut self, began_us: u64, scanned: &Scanned) {
+        self.judge(scanned);
         self.went_before_pages = std::mem::take(&mut self.went_pages);
         let cost_ns = scanned.cost_ns();
         // A scan may be expensive by accident, for example next to a build, which says little about
@@ -328,8 +340,19 @@ impl Pacer {
         (cost_ns as f64 / 1e6 * 100.0 / moving_percent.max(SCAN_PERCENT)) as u64
     }
 
+    /// Takes in how much of what left came back at once.
+    fn judge(&mut self, scanned: &Scanned) {
+        self.judged_pages += scanned.judged_pages;
+        self.back_pages += scanned.back_pages;
+        if self.judged_pages >= JUDGED_MIN {
+            let judged = std::mem::take(&mut self.judged_pages);
+            self.is_futile = std::mem::take(&mut self.back_pages) > judged / 2;
+        }
+    }
+
     /// A scan without clearing refilled the queue.
     pub fn refilled(&mut self, scanned: &Scanned) {
+        self.judge(scanned);
         let now_us = self.slice.map_or(self.scanned_us, |slice| slice.began_us);
         let least_us = self
             .affordable_ms(now_us, scanned.cost_ns())

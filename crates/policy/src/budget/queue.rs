@@ -5,8 +5,10 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use super::order::RANKS;
+use super::returns::Returns;
 use super::{Moved, Order, PAGE_BYTES, QUEUE_TIERS, Scanned};
 use crate::generations::{ByType, PageType};
+use crate::proactive::{Action, Decision, Reason};
 use crate::reuse::{Look, PageHistory, ReuseModel};
 use crate::table::{PAGES_PER_TABLE, PageSet, TableBits, WORDS_PER_TABLE};
 
@@ -50,6 +52,7 @@ pub struct PageQueue<S> {
     models: ByType<ReuseModel>,
     spaces: BTreeMap<S, Space>,
     tiers: VecDeque<Tier<S>>,
+    returns: Returns<S>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -91,6 +94,7 @@ impl<S: Copy + Ord> PageQueue<S> {
             models: PageType::ALL.map(|_| order.model()),
             spaces: BTreeMap::new(),
             tiers: VecDeque::new(),
+            returns: Returns::new(),
         }
     }
 
@@ -101,9 +105,20 @@ impl<S: Copy + Ord> PageQueue<S> {
         self
     }
 
-    /// Sets the types of pages that may go from now on; the others are only observed.
-    pub fn let_go(&mut self, types: ByType<bool>) {
-        self.goes = types;
+    /// Sets the types of pages that may go from now on (the others are only observed), and how many
+    /// are to be kept free.
+    pub fn decided(&mut self, decision: &Decision) {
+        if let Action::Coldest { types, .. } = decision.action {
+            self.goes = types;
+        }
+        if let Reason::OverBudget { headroom_bytes, .. } = decision.reason {
+            self.returns.keep_free(headroom_bytes / PAGE_BYTES);
+        }
+    }
+
+    /// The kernel alone holds the limit for a while: what comes back meanwhile proves nothing.
+    pub fn left_to_kernel(&mut self) {
+        self.returns.forget();
     }
 
     /// Forgets the address spaces for which `keep` is false.
@@ -131,6 +146,8 @@ impl<S: Copy + Ord> PageQueue<S> {
                 scanned.cleared_pages += young_pages;
             }
         }
+        self.returns.look(seen);
+        (scanned.judged_pages, scanned.back_pages) = self.returns.take();
         if counts {
             self.learn(seen);
         }
@@ -163,13 +180,18 @@ impl<S: Copy + Ord> PageQueue<S> {
                 continue;
             }
             let asked: u64 = runs.iter().map(|run| run.end - run.start).sum();
-            let (mut chosen, mut young) = (0, 0);
+            let (mut chosen, mut young) = (Vec::new(), 0);
             let gone = mover(space, &runs, &mut |seen| {
                 let (runs, stay) = self.choose(space, rank_max, &runs, seen);
                 young += stay;
-                chosen += runs.iter().map(|run| run.end - run.start).sum::<u64>();
+                chosen.extend_from_slice(&runs);
                 runs
             });
+            if gone.left_pages > 0 {
+                let left = chosen.iter().cloned().flatten();
+                left.for_each(|page| self.returns.add(space, page));
+            }
+            let chosen = chosen.iter().map(|run| run.end - run.start).sum::<u64>();
             let chosen = chosen.min(asked);
             // When a page of a large folio was chosen, the rest of the folio leaves with it.
             let tried = chosen.max(gone.left_pages);

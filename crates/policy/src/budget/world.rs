@@ -37,6 +37,10 @@ pub trait World {
         None
     }
 
+    /// The kernel alone holds the limit for a while
+    /// ([`PageQueue::left_to_kernel`](super::PageQueue::left_to_kernel)).
+    fn left_to_kernel(&mut self) {}
+
     /// Moves up to `pages` pages of the queue
     /// ([`PageQueue::move_out`](super::PageQueue::move_out)). A rehearsal does everything except
     /// the move.
@@ -49,6 +53,7 @@ impl Pacer {
     pub fn turn(&mut self, world: &mut impl World) -> u64 {
         if self.holder(world) == Holder::Kernel {
             self.drop_backlog();
+            world.left_to_kernel();
             return self.due_us();
         }
         loop {
