@@ -213,11 +213,19 @@ fn frames_are_those_that_page_tables_have() {
         return;
     };
     let dir = on_disk();
-    // A single page, small folios, and large folios from readahead.
-    for (pages, is_read_ahead) in [(1, false), (70, false), (4096, true)] {
-        let mut file = cold_file(&dir.path().join(format!("{pages}")), pages);
-        if is_read_ahead {
-            advise(&file, libc::POSIX_FADV_SEQUENTIAL);
+    // A single page, small folios, large ones from readahead, and larger ones from a long write.
+    for (pages, from) in [
+        (1, "reads"),
+        (70, "reads"),
+        (4096, "readahead"),
+        (4096, "a write"),
+    ] {
+        let path = dir.path().join(format!("{pages} of {from}"));
+        let mut file = cold_file(&path, pages);
+        match from {
+            "readahead" => advise(&file, libc::POSIX_FADV_SEQUENTIAL),
+            "a write" => std::fs::write(&path, vec![1; pages * PAGE]).unwrap(),
+            _ => {}
         }
         std::io::copy(&mut file, &mut std::io::sink()).unwrap();
         let mut seen = FramesOf {
@@ -374,7 +382,7 @@ fn a_read_reaches_no_further_than_the_file() {
 
 #[test]
 fn a_map_that_is_full_says_how_much_it_dropped() {
-    let Some(mut source) = opened("pagecache", "dropped", Accessed::with_tables(0)) else {
+    let Some(mut source) = opened("pagecache", "dropped", Accessed::with_tables(64)) else {
         return;
     };
     let dir = on_disk();
