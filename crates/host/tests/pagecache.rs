@@ -381,30 +381,6 @@ fn a_read_reaches_no_further_than_the_file() {
 }
 
 #[test]
-fn a_map_that_is_full_says_how_much_it_dropped() {
-    let Some(mut source) = opened("pagecache", "dropped", Accessed::with_tables(64)) else {
-        return;
-    };
-    let dir = on_disk();
-    let file = cold_file(&dir.path().join("read"), 1);
-    file.set_len(512 * 1000 * PAGE as u64).ok();
-    let sparse = File::create(dir.path().join("sparse")).unwrap();
-    sparse.set_len(512 * 1000 * PAGE as u64).unwrap();
-    let sparse = File::open(dir.path().join("sparse")).unwrap();
-    advise(&sparse, libc::POSIX_FADV_RANDOM);
-    source.look().unwrap();
-    (0..1000).for_each(|block| read_page(&sparse, block * 512));
-    let found = source.look().unwrap();
-    assert!(
-        found.dropped >= 800,
-        "{} of {}",
-        found.dropped,
-        found.events
-    );
-    assert!(!found.blocks.is_empty() && found.blocks.len() <= 200);
-}
-
-#[test]
 fn a_walk_stands_a_storm() {
     let Some(mut walk) = opened("pagecache", "storm", CacheWalk::open()) else {
         return;
@@ -500,37 +476,4 @@ fn names_are_found_whatever_is_in_them() {
     fs::rename(&files[0].0, below.join("renamed")).unwrap();
     let (on, inode, _) = seen.file(&files[0].1).unwrap();
     assert!(walk.path(on, inode).unwrap().unwrap().ends_with("renamed"));
-}
-
-/// Looks take tables while a program fills them.
-#[test]
-fn no_access_is_lost_between_looks() {
-    let Some(mut source) = opened("pagecache", "between looks", Accessed::open()) else {
-        return;
-    };
-    const PAGES: u64 = 20_000;
-    let dir = on_disk();
-    let path = dir.path().join("file");
-    let file = cold_file(&path, PAGES as usize);
-    std::fs::read(&path).unwrap();
-    source.look().unwrap();
-    let mut seen = source.look().unwrap();
-    let is_done = AtomicBool::new(false);
-    std::thread::scope(|scope| {
-        scope.spawn(|| {
-            // Each page once, and always in another block than before.
-            (0..PAGES).for_each(|at| read_page(&file, at * 7919 % PAGES));
-            is_done.store(true, Relaxed);
-        });
-        while !is_done.load(Relaxed) {
-            seen.add(source.look().unwrap());
-        }
-    });
-    seen.add(source.look().unwrap());
-    let number = file.metadata().unwrap().ino() as u32;
-    let of_file = seen.blocks.iter().filter(|(at, _)| at.number == number);
-    let found = of_file.map(|(_, pages)| pages.pages().count() as u64);
-    // Programs that were interrupted are counted: other tests read, too.
-    let lost = PAGES.saturating_sub(found.sum());
-    assert!(lost <= seen.missed && seen.dropped == 0, "{lost} lost");
 }
