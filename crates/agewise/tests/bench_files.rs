@@ -54,4 +54,6 @@ fn every_way_of_reading_is_seen_and_only_what_is_cold_leaves() {
     assert!(ratio("resident_error").abs() <= 0.01, "{found}");
     assert!(ratio("dropping_cold") >= 0.99, "{found}");
     assert!(ratio("dropping_hot") <= 0.005, "{found}");
+    let of_maps = found["maps_bytes_per_page"].as_f64().unwrap();
+    assert!(of_maps <= 1.0, "{found}");
 }

@@ -8,6 +8,7 @@ use agewise_host::access::{AccessError, AccessSource, Resolution};
 use agewise_host::agent::{Agent, AgentConfig, SCAN_INTERVAL_MIN_MS, Subject, Targets};
 use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, TreeLimits, name};
 use agewise_host::clear::{ClearPolicy, Means};
+use agewise_host::guest::Guests;
 use agewise_host::mover::own_lineage;
 use agewise_host::pagecache::FileAges;
 use agewise_host::root::Roots;
@@ -179,6 +180,21 @@ impl OneTarget {
             );
         }
         self.find()
+    }
+}
+
+/// Whether to act on processes that run KVM guests.
+#[derive(Clone, Copy, Debug, clap::Args)]
+pub struct GuestsArg {
+    /// Also act on memory of processes that run KVM guests. What guests access is not seen: memory
+    /// that looks idle may be in use, and comes back at the guest's expense.
+    #[arg(long)]
+    guests: bool,
+}
+
+impl From<GuestsArg> for Guests {
+    fn from(arg: GuestsArg) -> Self {
+        Guests::included_if(arg.guests)
     }
 }
 

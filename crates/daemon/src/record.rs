@@ -31,9 +31,6 @@ pub(super) struct Acted<'a> {
     pub(super) dry_run: bool,
     pub(super) resident_bytes: u64,
     pub(super) swapped_bytes: u64,
-    /// Processes that run KVM guests, whose memory may go although their accesses are not seen.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(super) guest_hosts: Vec<u32>,
     #[serde(flatten)]
     pub(super) action: &'a Action,
     #[serde(flatten)]
@@ -170,7 +167,6 @@ mod tests {
             dry_run: false,
             resident_bytes: 8192,
             swapped_bytes: 4096,
-            guest_hosts: vec![7],
             action: &Action::Nothing,
             why: &Reason::CoolingDown { for_ms, cause },
             limit: None,
@@ -180,7 +176,7 @@ mod tests {
         let line = serde_json::to_value(&line).unwrap();
         let expected = serde_json::json!({
             "phase": "before", "target": "/web", "policy": "age", "dry_run": false,
-            "resident_bytes": 8192, "swapped_bytes": 4096, "guest_hosts": [7], "action": "nothing",
+            "resident_bytes": 8192, "swapped_bytes": 4096, "action": "nothing",
             "reason": "cooling_down", "for_ms": 30_000, "cause": "refaults",
             "next_unix_ms": 1_700_000_010_000_u64,
         });

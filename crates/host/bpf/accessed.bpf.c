@@ -41,7 +41,7 @@ struct af_table { u64 words[8]; };
 /* Events that reported new pages, and events lost because a map was full. */
 struct af_counts { u64 events, dropped; };
 struct af_ctl {
-	volatile u32 epoch;	/* its lowest bit selects the map that is written */
+	volatile u32 epoch;	/* odd while a look takes the tables */
 	u32 exclusive;		/* last_index is one past the last page, as in some kernels */
 };
 /* The last long read on this CPU: each batch of its folios reports all that is still wanted. */
@@ -53,16 +53,16 @@ struct af_known { u64 inode; u32 number, block, epoch, unused; u64 words[8]; };
 #define BLOCK_SHIFT 9
 /* Most blocks recorded per event: the longest read is 2 GiB. */
 #define BLOCKS_MAX 1025
+/* Attempts to record a block while a look takes tables; all fail if the map is full. */
+#define TRIES 3
 
-#define TABLES(name)							\
-	struct {							\
-		__uint(type, BPF_MAP_TYPE_HASH);			\
-		__uint(max_entries, 1);	/* set on loading */		\
-		__type(key, struct af_key);				\
-		__type(value, struct af_table);				\
-	} name SEC(".maps")
-TABLES(even);
-TABLES(odd);
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 1);	/* set on loading */
+	__type(key, struct af_key);
+	__type(value, struct af_table);
+} tables SEC(".maps");
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -101,11 +101,6 @@ static __always_inline int is_left_out(u64 inode, u32 number, u32 block)
 {
 	return af_sampled[number & (SAMPLED - 1)] == inode &&
 	       (block & 7) != mix((u64)number << 32 ^ block >> 3) >> 61;
-}
-
-static __always_inline struct af_table *table_of(u32 epoch, struct af_key *key)
-{
-	return epoch & 1 ? bpf_map_lookup_elem(&odd, key) : bpf_map_lookup_elem(&even, key);
 }
 
 static __always_inline void drop(void)
@@ -157,31 +152,31 @@ static __always_inline void set_all(u64 *words, u64 from, u64 to)
 static __always_inline void note_block(struct span *s, u64 block)
 {
 	struct af_key key = { .inode = s->inode, .number = s->number, .block = block };
-	struct af_table *table;
+	struct af_table *table, none = {};
 	u64 from = 0, to = 511;
 
 	if (is_left_out(s->inode, s->number, block))
 		return;
-	table = table_of(s->epoch, &key);
-	if (!table) {
-		struct af_table none = {};
-
-		if (s->epoch & 1)
-			bpf_map_update_elem(&odd, &key, &none, BPF_NOEXIST);
-		else
-			bpf_map_update_elem(&even, &key, &none, BPF_NOEXIST);
-		table = table_of(s->epoch, &key);
-		if (!table) {
-			drop();
-			return;
-		}
-	}
 	if (block == s->first >> BLOCK_SHIFT)
 		from = s->first & 511;
 	if (block == s->last >> BLOCK_SHIFT)
 		to = s->last & 511;
-	if (!has_all(table->words, from, to))
-		set_all(table->words, from, to);
+#pragma clang loop unroll(disable)
+	for (int tries = 0; tries < TRIES; tries++) {
+		table = bpf_map_lookup_elem(&tables, &key);
+		if (!table) {
+			bpf_map_update_elem(&tables, &key, &none, BPF_NOEXIST);
+			table = bpf_map_lookup_elem(&tables, &key);
+			if (!table)
+				continue;
+		}
+		if (!has_all(table->words, from, to))
+			set_all(table->words, from, to);
+		/* A look may have taken the table before these bits were set. */
+		if (!(af_ctl.epoch & 1) || bpf_map_lookup_elem(&tables, &key) == table)
+			return;
+	}
+	drop();
 }
 
 static long block_step(u64 i, void *ctx)

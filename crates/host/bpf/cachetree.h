@@ -200,8 +200,28 @@ next:
 	t->page = (t->page | (CW_SLOTS - 1)) + 1;
 }
 
-/* A slot above the last level: a large folio, or part of one. */
-static __always_inline void upper_slot(struct tree *t, u64 node, u64 entry, u32 shift, u32 slot)
+/* Most slots above the last level that are shown as one leaf: 2 MiB if they are next to it. */
+#define SLOTS_AT_ONCE 8
+
+/*
+ * Log2 of the slots that a folio fills, which are shown at once. A folio is aligned to its size, so
+ * they are all in this node.
+ */
+static __always_inline u32 slots_shift(const u64 *entries, u32 slot)
+{
+	u64 tail = (u64)slot << 2 | 2;
+	u32 n = 0;
+
+	if (is_folio(entries[0]))
+		while (2 << n <= SLOTS_AT_ONCE && !(slot & ((2 << n) - 1)) &&
+		       entries[(2 << n) - 1] == tail)
+			n++;
+	return n;
+}
+
+/* Slots above the last level: a large folio, or part of one. */
+static __always_inline void upper_slots(struct tree *t, u64 node, u64 entry, u32 shift, u32 slot,
+					u32 more)
 {
 	u64 marks[2] = {}, head = entry, bit, before = 0;
 	struct cw_leaf *leaf = next_leaf(t);
@@ -225,7 +245,7 @@ static __always_inline void upper_slot(struct tree *t, u64 node, u64 entry, u32 
 		return;
 	bpf_probe_read_kernel(marks, sizeof(marks), (void *)field(node, struct xa_node, marks));
 	bit = 1ULL << slot;
-	leaf->first_page = (t->page & ~((1ULL << shift) - 1)) | (shift - CW_SHIFT);
+	leaf->first_page = (t->page & ~((1ULL << shift) - 1)) | (shift - CW_SHIFT + more);
 	leaf->present = ~0ULL;
 	leaf->dirty = marks[0] & bit ? ~0ULL : 0;
 	leaf->writeback = marks[1] & bit ? ~0ULL : 0;
@@ -242,6 +262,8 @@ static long tree_step(u64 i, void *ctx)
 {
 	struct tree *t = ctx;
 	u64 entry = t->head, node = 0, array, at = t->page >> 2 * CW_SHIFT;
+	u64 entries[SLOTS_AT_ONCE] = {};
+	u32 more;
 	u8 shift = 0;
 
 	if (t->stop || t->page >= t->end)
@@ -274,16 +296,18 @@ static long tree_step(u64 i, void *ctx)
 			t->above_at = at;
 		}
 		slot = t->page >> shift & (CW_SLOTS - 1);
-		entry = 0;
-		read_at(entry, field(node, struct xa_node, slots) + slot * sizeof(u64));
+		/* Behind the last slots this is something else, which nothing looks at. */
+		read_at(entries, field(node, struct xa_node, slots) + slot * sizeof(u64));
+		entry = entries[0];
 		if (is_node(entry))
 			continue;
+		more = slots_shift(entries, slot);
 		if (is_folio(entry) || is_tail(entry)) {
-			upper_slot(t, node, entry, shift, slot);
+			upper_slots(t, node, entry, shift, slot, more);
 			if (t->stop)
 				return 1;
 		}
-		t->page = (t->page | ((1ULL << shift) - 1)) + 1;
+		t->page = (t->page | ((1ULL << (shift + more)) - 1)) + 1;
 		return 0;
 	}
 	/* Deeper than any tree: the data read is invalid. */

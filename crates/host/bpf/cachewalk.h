@@ -53,8 +53,8 @@ struct cw_leaf {
 };
 
 /*
- * The slots of a leaf, if requested by cw_ctl.with_folios: entries of its tree. If the leaf is one
- * slot of a higher node, there are only two: its folio, and twice the number of that folio's pages
+ * The slots of a leaf, if requested by cw_ctl.with_folios: entries of its tree. If the leaf is part
+ * of a higher node, there are only two: its folio, and twice the number of that folio's pages
  * before it, plus one.
  */
 struct cw_node { u64 slots[CW_SLOTS]; };

@@ -65,9 +65,9 @@ pub fn note(pid: u32) -> String {
     )
 }
 
-/// The warning about such a process whose memory goes all the same; `None` if it runs no guests.
+/// The warning about such a process that is included all the same; `None` if it runs no guests.
 pub fn warning(root: &ProcRoot, pid: u32) -> Option<String> {
-    runs_guests(root, pid).then(|| format!("{}; it goes all the same, as asked", note(pid)))
+    runs_guests(root, pid).then(|| format!("{}; included all the same, as asked", note(pid)))
 }
 
 #[cfg(test)]

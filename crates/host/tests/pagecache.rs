@@ -213,11 +213,19 @@ fn frames_are_those_that_page_tables_have() {
         return;
     };
     let dir = on_disk();
-    // A single page, small folios, and large folios from readahead.
-    for (pages, is_read_ahead) in [(1, false), (70, false), (4096, true)] {
-        let mut file = cold_file(&dir.path().join(format!("{pages}")), pages);
-        if is_read_ahead {
-            advise(&file, libc::POSIX_FADV_SEQUENTIAL);
+    // A single page, small folios, large ones from readahead, and larger ones from a long write.
+    for (pages, from) in [
+        (1, "reads"),
+        (70, "reads"),
+        (4096, "readahead"),
+        (4096, "a write"),
+    ] {
+        let path = dir.path().join(format!("{pages} of {from}"));
+        let mut file = cold_file(&path, pages);
+        match from {
+            "readahead" => advise(&file, libc::POSIX_FADV_SEQUENTIAL),
+            "a write" => std::fs::write(&path, vec![1; pages * PAGE]).unwrap(),
+            _ => {}
         }
         std::io::copy(&mut file, &mut std::io::sink()).unwrap();
         let mut seen = FramesOf {
@@ -370,30 +378,6 @@ fn a_read_reaches_no_further_than_the_file() {
         .map(|(at, pages)| (at.block, pages.pages().collect::<Vec<_>>()))
         .collect();
     assert_eq!(found, [(0, vec![0])]);
-}
-
-#[test]
-fn a_map_that_is_full_says_how_much_it_dropped() {
-    let Some(mut source) = opened("pagecache", "dropped", Accessed::with_tables(0)) else {
-        return;
-    };
-    let dir = on_disk();
-    let file = cold_file(&dir.path().join("read"), 1);
-    file.set_len(512 * 1000 * PAGE as u64).ok();
-    let sparse = File::create(dir.path().join("sparse")).unwrap();
-    sparse.set_len(512 * 1000 * PAGE as u64).unwrap();
-    let sparse = File::open(dir.path().join("sparse")).unwrap();
-    advise(&sparse, libc::POSIX_FADV_RANDOM);
-    source.look().unwrap();
-    (0..1000).for_each(|block| read_page(&sparse, block * 512));
-    let found = source.look().unwrap();
-    assert!(
-        found.dropped >= 800,
-        "{} of {}",
-        found.dropped,
-        found.events
-    );
-    assert!(!found.blocks.is_empty() && found.blocks.len() <= 200);
 }
 
 #[test]

@@ -1,18 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
-//! A large file that is read very often, of which one block in eight is followed. Needs root and
-//! BPF; otherwise prints so and skips.
+//! Accesses to large files at a high rate: one block in eight is followed, the map is full, looks
+//! follow each other without a pause. Needs root and BPF; otherwise prints so and skips.
 
 use std::fs::File;
 use std::os::unix::fs::MetadataExt;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::{Duration, Instant};
 
-use agewise_host::pagecache::{Block, CachedFile, Cold, FileAges, FilesLook};
+use agewise_host::pagecache::{
+    AccessNotes, Accessed, Block, CachedFile, Cold, FileAges, FilesLook,
+};
 use agewise_policy::table::PAGES_PER_TABLE;
 
 mod cache;
 #[path = "support/need.rs"]
 mod need;
-use cache::{Kept, PAGE, advise, on_disk, read_page};
+use cache::{Kept, PAGE, advise, cold_file, on_disk, read_page};
 use need::opened;
 
 const BLOCKS: u32 = 64;
@@ -101,4 +104,61 @@ fn a_file_read_too_often_is_followed_by_sample() {
         owns: &|_| true,
     };
     assert!(ages.cold(seen, &cold).is_empty(), "nobody knows which ones");
+}
+
+#[test]
+fn a_map_that_is_full_says_how_much_it_dropped() {
+    let Some(mut source) = opened("pagecache", "dropped", Accessed::with_tables(64)) else {
+        return;
+    };
+    let dir = on_disk();
+    let file = cold_file(&dir.path().join("read"), 1);
+    file.set_len(512 * 1000 * PAGE as u64).ok();
+    let sparse = File::create(dir.path().join("sparse")).unwrap();
+    sparse.set_len(512 * 1000 * PAGE as u64).unwrap();
+    let sparse = File::open(dir.path().join("sparse")).unwrap();
+    advise(&sparse, libc::POSIX_FADV_RANDOM);
+    source.look().unwrap();
+    (0..1000).for_each(|block| read_page(&sparse, block * 512));
+    let found = source.look().unwrap();
+    assert!(
+        found.dropped >= 800,
+        "{} of {}",
+        found.dropped,
+        found.events
+    );
+    assert!(!found.blocks.is_empty() && found.blocks.len() <= 200);
+}
+
+/// Looks take tables while a program fills them.
+#[test]
+fn no_access_is_lost_between_looks() {
+    let Some(mut source) = opened("pagecache", "between looks", Accessed::open()) else {
+        return;
+    };
+    const PAGES: u64 = 20_000;
+    let dir = on_disk();
+    let path = dir.path().join("file");
+    let file = cold_file(&path, PAGES as usize);
+    std::fs::read(&path).unwrap();
+    source.look().unwrap();
+    let mut seen = source.look().unwrap();
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            // Each page once, and always in another block than before.
+            (0..PAGES).for_each(|at| read_page(&file, at * 7919 % PAGES));
+            is_done.store(true, Relaxed);
+        });
+        while !is_done.load(Relaxed) {
+            seen.add(source.look().unwrap());
+        }
+    });
+    seen.add(source.look().unwrap());
+    let number = file.metadata().unwrap().ino() as u32;
+    let of_file = seen.blocks.iter().filter(|(at, _)| at.number == number);
+    let found = of_file.map(|(_, pages)| pages.pages().count() as u64);
+    // Programs that were interrupted are counted: other tests read, too.
+    let lost = PAGES.saturating_sub(found.sum());
+    assert!(lost <= seen.missed && seen.dropped == 0, "{lost} lost");
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use agewise_cli::units::unix_ms;
 use agewise_host::access::kernel_page_bytes;
-use agewise_host::agent::{Agent, FilesOf, Space};
+use agewise_host::agent::FilesOf;
 use agewise_host::guest::{self, Guests};
 use agewise_host::mover::{self, Ages};
 use agewise_host::root::ProcRoot;
@@ -227,7 +227,6 @@ impl Daemon {
             dry_run: actor.dry_run,
             resident_bytes: resident[0].saturating_add(resident[1]),
             swapped_bytes: ages.out_bytes,
-            guest_hosts: whose.guest_hosts(&self.agent),
             action: &decision.action,
             why: &decision.reason,
             limit: decision.limit,
@@ -288,14 +287,6 @@ impl<'a> Whose<'a> {
             cgroup,
             without: self.without,
         })
-    }
-
-    /// Its processes that run guests, if those are acted upon.
-    fn guest_hosts(&self, agent: &Agent) -> Vec<u32> {
-        let runs_guests = |pid: &u32| agent.space(*pid).is_some_and(Space::runs_guests);
-        let pids = self.pids.iter().copied();
-        let hosts = pids.filter(|pid| self.guests == Guests::Included && runs_guests(pid));
-        hosts.collect()
     }
 
     /// The kernel selects from all memory of a cgroup and of those below it. Where some of that

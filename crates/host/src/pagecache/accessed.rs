@@ -14,16 +14,18 @@ use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
 use super::accesses::{Accesses, Block};
 use super::canary::Canary;
 use super::hooks::{self, Hook, Sees};
-use crate::access::{AccessError, check_page_size};
+use crate::access::{AccessError, PAGE_BYTES, check_page_size};
 use crate::bpf::{self, Mapping};
 
 /// `make bpf` builds it; `make bpf-check` verifies that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/accessed.bpf.o");
 
-/// Most tables between two looks: about 150 bytes each, allocated on use.
-pub const TABLES_MAX: u32 = 1 << 18;
-/// Fewest tables between two looks.
-const TABLES_MIN: u32 = 64;
+/// Pages of memory for which there is one table of 512 between two looks: a small file takes one,
+/// too. About 150 bytes each, allocated on use, and 16 bytes that are always there.
+const PAGES_PER_ROOM: u64 = 32;
+/// Limits of that, on small machines and on large ones.
+const TABLES_MIN: u64 = 1 << 15;
+const TABLES_MAX: u64 = 1 << 18;
 /// Most files followed by sample, by the low bits of their inode numbers: `SAMPLED` of
 /// `accessed.bpf.c`.
 pub(super) const SAMPLED_FILES_MAX: usize = 1024;
@@ -65,7 +67,7 @@ struct Programs {
     ctl: Mapping<Ctl>,
     /// Inodes of which a sample of the blocks is recorded, by slot; 0 for none.
     sampled: Mapping<u64>,
-    tables: [MapHandle; 2],
+    tables: MapHandle,
     counts: MapHandle,
     /// Counts as of the last look.
     counted: Counts,
@@ -79,7 +81,9 @@ impl Accessed {
     /// [`AccessError::NoPrivilege`], or [`AccessError::Unsupported`] without BTF or any hook on
     /// reads.
     pub fn open() -> Result<Self, AccessError> {
-        Self::with_tables(TABLES_MAX)
+        let memory = rustix::system::sysinfo();
+        let bytes = memory.totalram.saturating_mul(memory.mem_unit.into());
+        Self::with_tables(tables_of(bytes))
     }
 
     /// Like [`open`](Self::open), with space for this many tables between two looks.
@@ -96,7 +100,7 @@ impl Accessed {
             });
         }
         let programs = bpf::load(TRACER, "the BPF programs on the page cache", || {
-            Programs::attach(tables.max(TABLES_MIN), hooks)
+            Programs::attach(tables, hooks)
         })?;
         let mut accessed = Accessed {
             programs,
@@ -176,9 +180,8 @@ impl Programs {
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
         hooks::select(&mut open, &attached);
         for mut map in open.maps_mut() {
-            if matches!(map.name().to_str(), Some("even" | "odd")) {
+            if map.name() == "tables" {
                 map.set_max_entries(tables)?;
-                map.set_map_flags(libbpf_rs::libbpf_sys::BPF_F_NO_PREALLOC)?;
             }
         }
         let object = open.load()?;
@@ -188,7 +191,7 @@ impl Programs {
             attached,
             ctl: Mapping::of(&object, ".data.ctl", 1)?,
             sampled: Mapping::of(&object, ".data.sampled", SAMPLED_FILES_MAX)?,
-            tables: [map("even")?, map("odd")?],
+            tables: map("tables")?,
             counts: map("counts")?,
             counted: Counts::default(),
             object,
@@ -211,14 +214,27 @@ impl Programs {
         })
     }
 
-    /// Takes the accesses noted since the last call.
-    fn take(&mut self) -> Result<Accesses, AccessError> {
+    /// Begins a look, if none is in progress.
+    fn begin(&mut self) {
+        let ctl = self.ctl.read(0);
+        let epoch = ctl.epoch | 1;
+        self.ctl.write(0, Ctl { epoch, ..ctl });
+    }
+
+    /// Ends it. From now on no CPU takes a page for recorded whose table was taken. What was
+    /// accessed again before that is among what was taken.
+    fn end(&mut self) {
         let ctl = self.ctl.read(0);
         let epoch = ctl.epoch.wrapping_add(1);
         self.ctl.write(0, Ctl { epoch, ..ctl });
+    }
+
+    /// Takes the accesses noted since the last call.
+    fn take(&mut self) -> Result<Accesses, AccessError> {
         let mut blocks = HashMap::new();
-        let map = &self.tables[(ctl.epoch & 1) as usize];
-        let batch = map
+        self.begin();
+        let batch = self
+            .tables
             .lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
             .map_err(unreadable)?;
         for (key, value) in batch {
@@ -226,6 +242,7 @@ impl Programs {
                 *blocks.entry(key).or_insert(PageSet::NONE) |= set;
             }
         }
+        self.end();
         let counted = self.counts().map_err(unreadable)?;
         let before = std::mem::replace(&mut self.counted, counted);
         // An event that interrupts the counting of another is overwritten: a sum may step back.
@@ -276,21 +293,21 @@ impl AccessNotes for Accessed {
     }
 
     fn peek(&mut self, block: &Block) -> Result<PageSet, AccessError> {
-        let mut found = PageSet::NONE;
-        for map in &self.programs.tables {
-            let value = map
-                .lookup(&block.bytes(), MapFlags::ANY)
-                .map_err(unreadable)?;
-            found |= value
-                .and_then(|value| pages(&value))
-                .unwrap_or(PageSet::NONE);
-        }
-        Ok(found)
+        let tables = &self.programs.tables;
+        let value = tables.lookup(&block.bytes(), MapFlags::ANY);
+        let value = value.map_err(unreadable)?;
+        Ok(value.and_then(|value| pages(&value)).unwrap_or_default())
     }
 
     fn sample(&mut self, slot: usize, inode: u64) {
         self.programs.sampled.write(slot, inode);
     }
+}
+
+/// Tables for a machine with this much memory: a power of two, to which the kernel rounds up.
+fn tables_of(memory_bytes: u64) -> u32 {
+    let wanted = (memory_bytes / PAGE_BYTES / PAGES_PER_ROOM).clamp(TABLES_MIN, TABLES_MAX);
+    1 << wanted.ilog2()
 }
 
 /// Adds up the field at this offset of `struct af_counts`, of which each CPU has one.
@@ -334,6 +351,12 @@ fn of_canary(error: std::io::Error) -> AccessError {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn there_is_a_table_for_some_pages_of_memory() {
+        let of_gib = [1, 4, 24, 32, 1024].map(|gib| tables_of(gib << 30));
+        assert_eq!(of_gib, [1 << 15, 1 << 15, 1 << 17, 1 << 18, 1 << 18]);
+    }
 
     /// Of folios of one, two and four pages.
     #[test]

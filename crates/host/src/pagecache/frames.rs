@@ -63,7 +63,7 @@ impl<'a> Folios<'a> {
             return;
         };
         if leaf.present == u64::MAX && slots[1] & 1 == 1 {
-            // One slot of a higher node: all 64 pages are in one folio.
+            // Part of a higher node: all its pages are in one folio.
             let first = frames.frame(slots[0]) + (slots[1] >> 1) + 64 * part;
             (0..64).for_each(|page| visit(page, first + u64::from(page)));
             return;

@@ -31,7 +31,7 @@ use crate::root::ProcRoot;
 static OBJECT: &[u8] = include_bytes!("../../bpf/cachewalk.bpf.o");
 
 /// Most leaves per call: 48 bytes each, and 512 more if frames are wanted.
-const LEAVES: usize = 4096;
+const LEAVES: usize = 512;
 /// Most inodes with pages per call: 40 bytes each.
 const FILES: usize = 2048;
 /// Most inodes visited per call: takes a few milliseconds.

@@ -218,7 +218,6 @@ fn watch(shown: &[Shown], stop: &Stop) -> anyhow::Result<Agent> {
     let look = Look::Agent(AgentLook {
         cost: &agent.cost(),
         truncated: false,
-        guest_hosts: &[],
     });
     printer.print(&agent.report(), &look, 0)?;
     Ok(agent)

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::Agent;
-use agewise_host::guest::{self, Guests};
+use agewise_host::guest;
 use agewise_host::mover::{
     self, Cold, Mover, PageoutLimits, ProcessMover, RefaultWatch, SourceRecheck,
 };
@@ -23,7 +23,7 @@ use agewise_policy::generations::PageType;
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 
-use agewise_cli::observe::{self, EXIT_TARGETS_GONE, OneTarget};
+use agewise_cli::observe::{self, EXIT_TARGETS_GONE, GuestsArg, OneTarget};
 use agewise_cli::output::Format;
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
@@ -85,17 +85,15 @@ pub struct Args {
     /// They are found in the page cache of the cgroup, using the kernel's tracepoints
     /// (`agewise files` lists them), opened read-only, and dropped with posix_fadvise. What comes
     /// back is not watched.
-    #[arg(long, conflicts_with_all = ["pid", "keep", "watch"])]
+    #[arg(long, conflicts_with_all = ["pid", "keep", "watch", "guests"])]
     files: bool,
 
     /// With --files: also network and FUSE file systems, from which pages are slow to come back.
     #[arg(long, requires = "files", conflicts_with = "pid")]
     far: bool,
 
-    /// Also move memory of processes that run KVM guests. What guests access is not seen: memory
-    /// that looks idle may be in use, and comes back at the guest's expense.
-    #[arg(long, conflicts_with = "files")]
-    guests: bool,
+    #[command(flatten)]
+    guests: GuestsArg,
 
     /// Do everything except moving.
     #[arg(long)]
@@ -260,7 +258,7 @@ fn evict_all(
     let mut works = Vec::new();
     for (cold, process) in &opened {
         let pid = cold.target.pid;
-        match ProcessMover::open_with(process, Guests::included_if(args.guests)) {
+        match ProcessMover::open_with(process, args.guests.into()) {
             Ok(mover) => {
                 if let Some(warning) = guest::warning(&ProcRoot::default(), pid) {
                     agewise_cli::note!("{warning}");

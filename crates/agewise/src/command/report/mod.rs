@@ -238,13 +238,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         duration,
         args.follow,
         |agent, truncated| {
+            note_guests(agent);
             let mut reports = agent.report();
             let left = Left::of(&reports);
             let cut = sort_and_cut(&mut reports, args.sort, args.top);
             let look = Look::Agent(AgentLook {
                 cost: &agent.cost(),
                 truncated,
-                guest_hosts: &guest_hosts(agent),
             });
             let written = printer.print(&reports, &look, cut);
             (left, written.map_err(Into::into))
@@ -252,16 +252,11 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     )
 }
 
-/// Finds and notes the processes (such as virtual machines) with accesses that page tables do not
-/// show.
-fn guest_hosts(agent: &Agent) -> Vec<u32> {
-    let hosts = agent.spaces().filter(|space| space.runs_guests());
-    let mut hosts: Vec<u32> = hosts.map(|space| space.process().pid()).collect();
-    hosts.sort_unstable();
-    for pid in &hosts {
-        agewise_cli::note!("{}", guest::note(*pid));
+/// Notes the processes (such as virtual machines) with accesses that page tables do not show.
+fn note_guests(agent: &Agent) {
+    for space in agent.spaces().filter(|space| space.runs_guests()) {
+        agewise_cli::note!("{}", guest::note(space.process().pid()));
     }
-    hosts
 }
 
 /// Default length of the observation.

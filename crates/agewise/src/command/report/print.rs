@@ -121,8 +121,6 @@ struct CostRecord<'a> {
     targets_cut: usize,
     /// The machine has more cgroups or processes than were listed.
     targets_truncated: bool,
-    /// Observed processes that run KVM guests: what those access is not seen.
-    guest_hosts: &'a [u32],
 }
 
 /// What the reports come from, and what they cost.
@@ -138,8 +136,6 @@ pub struct AgentLook<'a> {
     pub cost: &'a CostReport,
     /// Whether there are more targets than were looked for.
     pub truncated: bool,
-    /// Observed processes that run KVM guests, whose accesses are not seen.
-    pub guest_hosts: &'a [u32],
 }
 
 /// What to say about a kernel source, besides its reports.
@@ -339,7 +335,6 @@ impl<W: Write> Printer<W> {
                     cost: look.cost,
                     targets_cut: cut,
                     targets_truncated: look.truncated,
-                    guest_hosts: look.guest_hosts,
                 },
             ),
             Look::Kernel(look) => output::json_line(

@@ -85,7 +85,6 @@ fn of_agent(cost: &CostReport) -> Look<'_> {
     Look::Agent(AgentLook {
         cost,
         truncated: false,
-        guest_hosts: &[],
     })
 }
 
@@ -96,7 +95,6 @@ fn printed(format: Format, cut: usize, truncated: bool) -> String {
     let look = Look::Agent(AgentLook {
         cost: &cost(),
         truncated,
-        guest_hosts: &[42],
     });
     printer.print(&reports(), &look, cut).unwrap();
     String::from_utf8(out).unwrap()

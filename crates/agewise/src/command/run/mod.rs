@@ -27,6 +27,7 @@ use agewise_host::swap;
 use anyhow::Context;
 
 use super::reclaim::{swap_note, timing};
+use agewise_cli::observe::GuestsArg;
 use agewise_cli::output;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
@@ -106,10 +107,8 @@ pub struct Args {
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
     keep: u64,
 
-    /// Also move memory of processes that run KVM guests. What guests access is not seen: memory
-    /// that looks idle may be in use, and comes back at the guest's expense.
-    #[arg(long)]
-    guests: bool,
+    #[command(flatten)]
+    guests: GuestsArg,
 
     /// Look, and say what would be moved out, without touching it.
     #[arg(long)]
@@ -189,7 +188,7 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     };
     let Some(older_than) = args.older_than else {
         let limit_bytes = args.memory.context("--older-than or --memory is needed")?;
-        let guests = Guests::included_if(args.guests);
+        let guests = args.guests.into();
         let held = Held::new(limit_bytes, &args.by, args.files, guests, args.dry_run)?;
         return Ok(Prepared {
             own: held.own(),
@@ -213,7 +212,7 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
         older_than,
         rate_bytes_per_s: args.rate,
         keep_bytes: args.keep,
-        guests: Guests::included_if(args.guests),
+        guests: args.guests.into(),
         rehearse: args.dry_run,
     };
     let (idle, note) = Idle::new(limits, interval, files)?;
@@ -264,7 +263,7 @@ fn attend(
         ..
     } = prepared;
     keeper.set_command(child.pid());
-    keeper.warn_of_guests(args.guests);
+    keeper.warn_of_guests(Guests::from(args.guests) == Guests::Included);
     let began = Instant::now();
     let mut next_look = began + first;
     let mut next_sample = began;

@@ -12,6 +12,7 @@ use agewise_host::agent::Agent;
 use agewise_host::cgroup::Hierarchy;
 use agewise_host::clear::Means;
 use agewise_host::clock;
+use agewise_host::guest::Guests;
 use agewise_host::lru_gen::LruGen;
 use agewise_host::mover;
 use agewise_host::root::Roots;
@@ -20,7 +21,7 @@ use serde::Serialize;
 
 use self::sorter::Sorter;
 use super::reclaim::timing;
-use agewise_cli::observe::{self, EXIT_TARGETS_GONE, OneTarget};
+use agewise_cli::observe::{self, EXIT_TARGETS_GONE, GuestsArg, OneTarget};
 use agewise_cli::output::{self, Format};
 use agewise_cli::pause;
 use agewise_cli::signal::Stop;
@@ -73,6 +74,9 @@ pub struct Args {
     /// Only mark cold pages; activate nothing.
     #[arg(long)]
     cold_only: bool,
+
+    #[command(flatten)]
+    guests: GuestsArg,
 
     /// Do everything except marking and activating.
     #[arg(long)]
@@ -141,6 +145,7 @@ struct Limits {
     /// Bytes marked per second.
     rate: u64,
     activates: bool,
+    guests: Guests,
     dry_run: bool,
 }
 
@@ -166,6 +171,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         // With the multi-gen LRU, generations replace the active list, and MADV_COLD moves pages
         // between them.
         activates: !args.cold_only && !matches!(multi_gen, Ok(Some(true))),
+        guests: args.guests.into(),
         dry_run: args.dry_run,
     };
     let stop = Stop::install()?;

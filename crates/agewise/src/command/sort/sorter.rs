@@ -10,7 +10,7 @@ use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, Hierarchy};
 use agewise_host::clear::hand::KernelHand;
 use agewise_host::clock;
-use agewise_host::guest::Guests;
+use agewise_host::guest;
 use agewise_host::mover::{self, Plan, RunSet, SystemClock, TokenBucket, Wanted};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
@@ -123,7 +123,7 @@ impl<'a> Sorter<'a> {
             if process.start_ticks() != start_ticks || process.is_init() {
                 continue;
             }
-            match mover::check_target(&process, Guests::Spared) {
+            match mover::check_target(&process, self.limits.guests) {
                 Ok(()) => {}
                 Err(error) if error.is_gone() => continue,
                 Err(error) => {
@@ -131,7 +131,13 @@ impl<'a> Sorter<'a> {
                     continue;
                 }
             }
-            let mut known = self.known.remove(&(pid, start_ticks)).unwrap_or_default();
+            let known = self.known.remove(&(pid, start_ticks));
+            let mut known = known.unwrap_or_else(|| {
+                if let Some(warning) = guest::warning(&ProcRoot::default(), pid) {
+                    agewise_cli::note!("{warning}");
+                }
+                Known::default()
+            });
             match self.sort(agent, &process, &mut known, &mut pass) {
                 Ok(()) => {
                     pass.processes += 1;
