@@ -22,6 +22,19 @@ static __always_inline u64 tail_bit(u64 entry)
 	return (~entry & (entry - 254)) >> 63 & entry >> 1 & ~entry & 1;
 }
 
+/* Whether each slot has a folio of its own, as in most nodes of files in single pages. */
+static __always_inline int are_folios(const u64 *slots)
+{
+	u64 any = 0, all = ~0ULL;
+
+#pragma clang loop unroll_count(8)
+	for (int i = 0; i < CW_SLOTS; i++) {
+		any |= slots[i];
+		all &= slots[i];
+	}
+	return all >> 63 && !(any & 3);
+}
+
 /* Of the slots that point to an earlier one, those whose chain begins at one of `heads`. */
 static __always_inline u64 tails_of(u64 heads, u64 tail)
 {
@@ -172,15 +185,20 @@ static __always_inline void last_level(struct tree *t, u64 node)
 		try_again(t);
 		return;
 	}
-	/* Without branches, or the verifier would follow each of 2^64 paths. */
+	if (are_folios(copy->slots)) {
+		present = ~0ULL;
+		folio = copy->slots[0];
+	} else {
+		/* Without branches, or the verifier would follow each of 2^64 paths. */
 #pragma clang loop unroll(disable)
-	for (int i = CW_SLOTS - 1; i >= 0; i--) {
-		u64 entry = copy->slots[i], bit = folio_bit(entry);
+		for (int i = CW_SLOTS - 1; i >= 0; i--) {
+			u64 entry = copy->slots[i], bit = folio_bit(entry);
 
-		present = present << 1 | bit;
-		tail = tail << 1 | tail_bit(entry);
-		/* Keeps the first of them. */
-		folio += (entry - folio) & -bit;
+			present = present << 1 | bit;
+			tail = tail << 1 | tail_bit(entry);
+			/* Keeps the first of them. */
+			folio += (entry - folio) & -bit;
+		}
 	}
 	if (!present)
 		goto next;
