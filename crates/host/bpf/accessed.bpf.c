@@ -41,7 +41,7 @@ struct af_table { u64 words[8]; };
 /* Events that reported new pages, and events lost because a map was full. */
 struct af_counts { u64 events, dropped; };
 struct af_ctl {
-	volatile u32 epoch;	/* odd while a look takes the tables */
+	volatile u32 epoch;	/* counts the looks: what a CPU remembers is of one epoch */
 	u32 exclusive;		/* last_index is one past the last page, as in some kernels */
 };
 /* The last long read on this CPU: each batch of its folios reports all that is still wanted. */
@@ -53,16 +53,22 @@ struct af_known { u64 inode; u32 number, block, epoch, unused; u64 words[8]; };
 #define BLOCK_SHIFT 9
 /* Most blocks recorded per event: the longest read is 2 GiB. */
 #define BLOCKS_MAX 1025
-/* Attempts to record a block while a look takes tables; all fail if the map is full. */
-#define TRIES 3
 
-struct {
+/* The tables of the next look. Their map is replaced by an empty one before they are read. */
+struct tables {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__uint(max_entries, 1);	/* set on loading */
-	__type(key, struct af_key);
-	__type(value, struct af_table);
-} tables SEC(".maps");
+	__uint(max_entries, 1);	/* those that are used have more */
+	/* Not by type: clang leaves it out of the BTF of a map in a map. */
+	__uint(key_size, sizeof(struct af_key));
+	__uint(value_size, sizeof(struct af_table));
+};
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY_OF_MAPS);
+	__uint(max_entries, 1);
+	__type(key, u32);
+	__array(values, struct tables);
+} written SEC(".maps");
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
@@ -154,29 +160,29 @@ static __always_inline void note_block(struct span *s, u64 block)
 	struct af_key key = { .inode = s->inode, .number = s->number, .block = block };
 	struct af_table *table, none = {};
 	u64 from = 0, to = 511;
+	u32 zero = 0;
+	void *tables;
 
 	if (is_left_out(s->inode, s->number, block))
 		return;
+	tables = bpf_map_lookup_elem(&written, &zero);
+	if (!tables)
+		return;
+	table = bpf_map_lookup_elem(tables, &key);
+	if (!table) {
+		bpf_map_update_elem(tables, &key, &none, BPF_NOEXIST);
+		table = bpf_map_lookup_elem(tables, &key);
+		if (!table) {
+			drop();
+			return;
+		}
+	}
 	if (block == s->first >> BLOCK_SHIFT)
 		from = s->first & 511;
 	if (block == s->last >> BLOCK_SHIFT)
 		to = s->last & 511;
-#pragma clang loop unroll(disable)
-	for (int tries = 0; tries < TRIES; tries++) {
-		table = bpf_map_lookup_elem(&tables, &key);
-		if (!table) {
-			bpf_map_update_elem(&tables, &key, &none, BPF_NOEXIST);
-			table = bpf_map_lookup_elem(&tables, &key);
-			if (!table)
-				continue;
-		}
-		if (!has_all(table->words, from, to))
-			set_all(table->words, from, to);
-		/* A look may have taken the table before these bits were set. */
-		if (!(af_ctl.epoch & 1) || bpf_map_lookup_elem(&tables, &key) == table)
-			return;
-	}
-	drop();
+	if (!has_all(table->words, from, to))
+		set_all(table->words, from, to);
 }
 
 static long block_step(u64 i, void *ctx)

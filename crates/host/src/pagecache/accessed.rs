@@ -7,9 +7,10 @@
 //! page-table walker does), tmpfs, or further writes to a dirty folio.
 
 use std::collections::HashMap;
+use std::os::fd::{AsFd, AsRawFd};
 
 use agewise_policy::table::PageSet;
-use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, Object, ObjectBuilder};
+use libbpf_rs::{Link, MapCore, MapFlags, MapHandle, MapType, Object, ObjectBuilder, libbpf_sys};
 
 use super::accesses::{Accesses, Block};
 use super::canary::Canary;
@@ -21,8 +22,8 @@ use crate::bpf::{self, Mapping};
 static OBJECT: &[u8] = include_bytes!("../../bpf/accessed.bpf.o");
 
 /// Pages of memory for which there is one table of 512 between two looks: a small file takes one,
-/// too. About 150 bytes each, allocated on use, and 16 bytes that are always there.
-const PAGES_PER_ROOM: u64 = 32;
+/// too. About 150 bytes each, allocated on use, and 32 bytes that are always there.
+const PAGES_PER_ROOM: u64 = 64;
 /// Limits of that, on small machines and on large ones.
 const TABLES_MIN: u64 = 1 << 15;
 const TABLES_MAX: u64 = 1 << 18;
@@ -34,6 +35,9 @@ pub(super) const SAMPLED_FILES_MAX: usize = 1024;
 const TRIES: u32 = 3;
 /// Tables fetched from the map per call.
 const BATCH: u32 = 4096;
+/// `struct af_key` and `struct af_table`.
+const KEY_BYTES: u32 = 16;
+const TABLE_BYTES: u32 = 64;
 
 /// What happened since loading, on all CPUs. The fields are those of [`Accesses`].
 #[derive(Clone, Copy, Default)]
@@ -55,7 +59,7 @@ struct Ctl {
 pub struct Accessed {
     programs: Programs,
     canary: Canary,
-    /// Whether the programs did not run before the last look.
+    /// Whether the programs did not run before the last look, or what they noted was lost.
     was_blind: bool,
 }
 
@@ -67,7 +71,11 @@ struct Programs {
     ctl: Mapping<Ctl>,
     /// Inodes of which a sample of the blocks is recorded, by slot; 0 for none.
     sampled: Mapping<u64>,
+    /// An array of one map: that of the tables which are written.
+    written: MapHandle,
     tables: MapHandle,
+    /// An empty one, to be written while those are read.
+    spare: MapHandle,
     counts: MapHandle,
     /// Counts as of the last look.
     counted: Counts,
@@ -156,7 +164,9 @@ impl Accessed {
     /// Takes what was accessed up to now, a read of our own included.
     fn read_and_take(&mut self) -> Result<Accesses, AccessError> {
         self.canary.read().map_err(of_canary)?;
-        self.programs.take()
+        let taken = self.programs.take();
+        self.was_blind |= taken.is_err();
+        taken
     }
 
     /// Attaches the programs again, and returns what to say: accesses were lost.
@@ -179,19 +189,18 @@ impl Programs {
     fn attach(tables: u32, attached: Vec<&'static Hook>) -> libbpf_rs::Result<Self> {
         let mut open = ObjectBuilder::default().open_memory(OBJECT)?;
         hooks::select(&mut open, &attached);
-        for mut map in open.maps_mut() {
-            if map.name() == "tables" {
-                map.set_max_entries(tables)?;
-            }
-        }
         let object = open.load()?;
         let map = |name: &str| bpf::map_named(&object, name);
+        let (written, first) = (map("written")?, new_tables(tables)?);
+        write_to(&written, &first)?;
         Ok(Programs {
             links: hooks::attach(&object)?,
             attached,
             ctl: Mapping::of(&object, ".data.ctl", 1)?,
             sampled: Mapping::of(&object, ".data.sampled", SAMPLED_FILES_MAX)?,
-            tables: map("tables")?,
+            tables: first,
+            spare: new_tables(tables)?,
+            written,
             counts: map("counts")?,
             counted: Counts::default(),
             object,
@@ -214,35 +223,31 @@ impl Programs {
         })
     }
 
-    /// Begins a look, if none is in progress.
-    fn begin(&mut self) {
-        let ctl = self.ctl.read(0);
-        let epoch = ctl.epoch | 1;
-        self.ctl.write(0, Ctl { epoch, ..ctl });
-    }
-
-    /// Ends it. From now on no CPU takes a page for recorded whose table was taken. What was
-    /// accessed again before that is among what was taken.
-    fn end(&mut self) {
+    /// Lets the programs write to the empty map. When it returns, none writes to the other one.
+    fn swap(&mut self) -> libbpf_rs::Result<()> {
+        write_to(&self.written, &self.spare)?;
+        std::mem::swap(&mut self.tables, &mut self.spare);
+        // Only now: a CPU that learns of the new epoch earlier would remember as recorded in it
+        // what it still wrote to the old map. What it leaves out until then counts for this look.
         let ctl = self.ctl.read(0);
         let epoch = ctl.epoch.wrapping_add(1);
         self.ctl.write(0, Ctl { epoch, ..ctl });
+        Ok(())
     }
 
     /// Takes the accesses noted since the last call.
     fn take(&mut self) -> Result<Accesses, AccessError> {
         let mut blocks = HashMap::new();
-        self.begin();
+        self.swap().map_err(unreadable)?;
         let batch = self
-            .tables
+            .spare
             .lookup_and_delete_batch(BATCH, MapFlags::ANY, MapFlags::ANY)
             .map_err(unreadable)?;
         for (key, value) in batch {
             if let (Some(key), Some(set)) = (Block::read(&key), pages(&value)) {
-                *blocks.entry(key).or_insert(PageSet::NONE) |= set;
+                blocks.insert(key, set);
             }
         }
-        self.end();
         let counted = self.counts().map_err(unreadable)?;
         let before = std::mem::replace(&mut self.counted, counted);
         // An event that interrupts the counting of another is overwritten: a sum may step back.
@@ -304,6 +309,24 @@ impl AccessNotes for Accessed {
     }
 }
 
+/// A map with room for this many tables.
+fn new_tables(room: u32) -> libbpf_rs::Result<MapHandle> {
+    let opts = libbpf_sys::bpf_map_create_opts {
+        sz: size_of::<libbpf_sys::bpf_map_create_opts>() as _,
+        map_flags: libbpf_sys::BPF_F_NO_PREALLOC,
+        ..Default::default()
+    };
+    let (key, value) = (KEY_BYTES, TABLE_BYTES);
+    MapHandle::create(MapType::Hash, Some("tables"), key, value, room, &opts)
+}
+
+/// Lets the programs write to another map. The kernel returns when those that used the one before
+/// have ended (`maybe_wait_bpf_programs`): after a grace period of RCU, some 10 ms, without CPU.
+fn write_to(written: &MapHandle, tables: &MapHandle) -> libbpf_rs::Result<()> {
+    let fd = tables.as_fd().as_raw_fd().to_ne_bytes();
+    written.update(&[0; 4], &fd, MapFlags::ANY)
+}
+
 /// Tables for a machine with this much memory: a power of two, to which the kernel rounds up.
 fn tables_of(memory_bytes: u64) -> u32 {
     let wanted = (memory_bytes / PAGE_BYTES / PAGES_PER_ROOM).clamp(TABLES_MIN, TABLES_MAX);
@@ -355,7 +378,7 @@ mod tests {
     #[test]
     fn there_is_a_table_for_some_pages_of_memory() {
         let of_gib = [1, 4, 24, 32, 1024].map(|gib| tables_of(gib << 30));
-        assert_eq!(of_gib, [1 << 15, 1 << 15, 1 << 17, 1 << 18, 1 << 18]);
+        assert_eq!(of_gib, [1 << 15, 1 << 15, 1 << 16, 1 << 17, 1 << 18]);
     }
 
     /// Of folios of one, two and four pages.
