@@ -5,9 +5,8 @@
 //! [`Keeper`] takes the time, the counters of a cgroup and its newest curves, and returns the limit
 //! to set. Like [`Shrink`] it neither waits nor touches anything.
 
-use super::shrink::{
-    Act, Facts, Goal, Shrink, Steps, Terms, Verdict, first_of_window, plan, waits_too_long,
-};
+use super::plan::{Goal, Steps, Terms, plan};
+use super::shrink::{Act, Facts, Shrink, Verdict, first_of_window, waits_too_long};
 use super::{Bound, Curves, Estimate, Prices};
 
 /// The rest between two attempts to lower the limit.

@@ -43,6 +43,7 @@ mod first_use;
 pub mod history;
 pub mod keep;
 mod periods;
+pub mod plan;
 mod pool;
 pub mod recommend;
 mod sample;

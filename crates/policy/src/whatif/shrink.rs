@@ -2,182 +2,19 @@
 //! Takes memory from a cgroup: as far as the curve allows, in steps, each compared with the
 //! prediction, and back at once if it does harm.
 //!
-//! [`plan`] uses the curve. [`Shrink`] takes the time and the counters of the cgroup and returns
-//! the next action. It neither waits nor touches anything, so the same code runs for a real cgroup
+//! [`plan`](super::plan) uses the curve. [`Shrink`] takes the time and the counters of the cgroup
+//! and returns the next action. It neither waits nor touches anything, so the same code runs for a real cgroup
 //! and for a simulated one. The cost of a page is only known to a factor of about two, and the
 //! waiting at a step reveals that factor: so it continues below the likely goal as long as the
 //! measurements predict that the next step does no harm either.
 //!
 //! A step that does harm has not shown that the limit is too low: the kernel also takes pages that
 //! are in use, all at once, and these come back over some seconds. So it is taken back, and shorter
-//! ones follow; if even the shortest does harm, the limit is too low.
+//! ones follow; if even the shortest does harm, the limit is too low. It ends once a limit that it
+//! went back to holds: one that held before may not any more.
 
-use super::{Bound, Curves, Decider, Estimate, Prices};
-
-/// How far to shrink.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Goal {
-    /// To the least memory that does no harm according to this bound of the curve. With the likely
-    /// value it goes further as long as measurements allow.
-    Auto(Bound),
-    /// To this many bytes of all charged memory.
-    Bytes(u64),
-}
-
-/// What is allowed.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Terms {
-    /// How far to shrink.
-    pub goal: Goal,
-    /// Share of the time that waiting may take.
-    pub wait_max: f64,
-    /// The cost of bringing pages back.
-    pub prices: Prices,
-    /// Memory charged to the cgroup that the curve does not cover: kernel memory, and page cache
-    /// that no process maps. The cgroup keeps it.
-    pub beyond_bytes: u64,
-    /// Memory charged to it now.
-    pub usage_bytes: u64,
-    /// A step takes no more than this.
-    pub step_bytes_max: u64,
-}
-
-/// A step of a plan.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Planned {
-    /// The limit.
-    pub limit_bytes: u64,
-    /// Predicted faults per second.
-    pub faults_per_second: Estimate,
-    /// Predicted waiting.
-    pub wait_ratio: Estimate,
-}
-
-/// Why there is no plan.
-#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum Refusal {
-    /// The curve predicts harm.
-    #[error(
-        "{limit_bytes} bytes would cost {:.2} % of the time in waiting, {:.2} % is allowed",
-        wait_ratio * 100.0, wait_max * 100.0
-    )]
-    Hurts {
-        /// The requested limit.
-        limit_bytes: u64,
-        /// The predicted waiting.
-        wait_ratio: f64,
-        /// What is allowed.
-        wait_max: f64,
-    },
-    /// Nothing can be taken.
-    #[error("no size below its current one keeps waiting within {:.2} %", wait_max * 100.0)]
-    Nothing {
-        /// What is allowed.
-        wait_max: f64,
-    },
-    /// It has no more memory than the requested limit.
-    #[error("it has {usage_bytes} bytes, which is not more than {limit_bytes}")]
-    Smaller {
-        /// The requested limit.
-        limit_bytes: u64,
-        /// What it has.
-        usage_bytes: u64,
-    },
-}
-
-/// The steps down from the current memory.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Steps {
-    /// Limits down to the goal, each a [`PARTS`]th of a step below the one before; not empty in the
-    /// result of [`plan`].
-    pub to_goal: Vec<Planned>,
-    /// Limits below the goal, for as long as measurements allow.
-    pub further: Vec<Planned>,
-}
-
-impl Steps {
-    /// The limits on the way to the goal if no step does harm.
-    pub fn expected(&self) -> impl Iterator<Item = &Planned> {
-        let last = self.to_goal.len().checked_sub(1);
-        let numbered = self.to_goal.iter().enumerate();
-        numbered
-            .filter(move |(at, _)| (at + 1) % PARTS == 0 || Some(*at) == last)
-            .map(|(_, planned)| planned)
-    }
-}
-
-/// One step takes one part in this many of the memory.
-const STEP_PART: u64 = 32;
-/// Below the goal, the predicted waiting may be this many times the allowed waiting: prices are not
-/// wrong by more.
-const FURTHER_FACTOR: f64 = 4.0;
-/// A step can be taken in this many parts: where all of it would do harm, a part of it may not.
-pub const PARTS: usize = 4;
-/// The least memory that a step takes, bytes.
-const STEP_BYTES_MIN: u64 = 1 << 20;
-
-/// The steps from the current memory to the goal, and further.
-///
-/// # Errors
-/// [`Refusal`] if there is nothing to do or it would do harm.
-pub fn plan(curves: &Curves, terms: &Terms) -> Result<Steps, Refusal> {
-    let planned = |limit_bytes: u64| {
-        let memory = limit_bytes.saturating_sub(terms.beyond_bytes);
-        let point = curves.at(Decider::Kernel, memory);
-        Planned {
-            limit_bytes,
-            faults_per_second: point.faults_per_second(),
-            wait_ratio: point.wait_ratio(terms.prices),
-        }
-    };
-    let goal = match terms.goal {
-        Goal::Bytes(bytes) => bytes,
-        Goal::Auto(bound) => curves
-            .least_bytes(Decider::Kernel, terms.prices, terms.wait_max, bound)
-            .ok_or(Refusal::Nothing {
-                wait_max: terms.wait_max,
-            })?
-            .saturating_add(terms.beyond_bytes),
-    };
-    if goal >= terms.usage_bytes {
-        return Err(match terms.goal {
-            Goal::Auto(_) => Refusal::Nothing {
-                wait_max: terms.wait_max,
-            },
-            Goal::Bytes(_) => Refusal::Smaller {
-                limit_bytes: goal,
-                usage_bytes: terms.usage_bytes,
-            },
-        });
-    }
-    let last = planned(goal);
-    if last.wait_ratio.likely > terms.wait_max {
-        return Err(Refusal::Hurts {
-            limit_bytes: goal,
-            wait_ratio: last.wait_ratio.likely,
-            wait_max: terms.wait_max,
-        });
-    }
-    let step = (terms.usage_bytes / STEP_PART).min(terms.step_bytes_max);
-    let step = step.max(STEP_BYTES_MIN);
-    let part = step / PARTS as u64;
-    let below = |from: u64| (1..).map(move |number| from.saturating_sub(part * number));
-    let between = below(terms.usage_bytes).take_while(|at| *at > goal);
-    let mut to_goal: Vec<Planned> = between.map(planned).collect();
-    to_goal.push(last);
-    let further = match terms.goal {
-        Goal::Auto(Bound::Likely) => {
-            let most = terms.wait_max * FURTHER_FACTOR;
-            let below = below(goal).take_while(|at| *at > terms.beyond_bytes);
-            let steps = below.map(planned);
-            steps
-                .take_while(|of| of.wait_ratio.likely <= most)
-                .collect()
-        }
-        _ => Vec::new(),
-    };
-    Ok(Steps { to_goal, further })
-}
+use super::Prices;
+use super::plan::{PARTS, Planned, Steps, Terms};
 
 /// Counters of the cgroup.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -270,6 +107,8 @@ pub struct Shrink {
     /// Counters of the last seconds, oldest first.
     window: Vec<Facts>,
     surprises: u32,
+    /// How it ends once a limit holds that it went back to, and how often it has gone back since.
+    ending: Option<(Verdict, u32)>,
     verdict: Verdict,
     outcomes: Vec<Outcome>,
 }
@@ -290,6 +129,7 @@ impl Shrink {
             settled: None,
             window: Vec::new(),
             surprises: 0,
+            ending: None,
             verdict: Verdict::Underway,
             outcomes: Vec::new(),
         }
@@ -337,6 +177,10 @@ impl Shrink {
         if facts.now_ms.saturating_sub(settled.now_ms) < self.hold_ms(at) - SETTLE_MS {
             return Act::Wait;
         }
+        if let Some((verdict, _)) = self.ending {
+            self.verdict = verdict;
+            return Act::Done;
+        }
         let (faults, wait) = self.rates(settled, facts);
         let following = self.following(at, wait);
         if facts.is_blind && following.is_some() {
@@ -360,7 +204,7 @@ impl Shrink {
     }
 
     fn hold_ms(&self, at: usize) -> u64 {
-        match at + 1 < self.to_goal {
+        match at + 1 < self.to_goal && self.ending.is_none() {
             true => HOLD_MS,
             false => MEASURE_HOLD_MS,
         }
@@ -402,31 +246,46 @@ impl Shrink {
     }
 
     /// Takes a step back, because of what happened between two samples. Goes on with steps of half
-    /// the length; if there is none, it has ended. Below the goal that counts as reaching it.
+    /// the length; if there is none, it ends when a limit holds. Below the goal that counts as
+    /// reaching it.
     fn back(&mut self, at: usize, [from, to]: [Facts; 2], why: Verdict) -> Act {
         self.note(at, from, to, false);
         // Zero if what did no harm before does now: something else has changed.
         let parts = (at + 1).saturating_sub(self.harmless.map_or(0, |harmless| harmless + 1));
-        if parts <= 1 || why == Verdict::Unpredicted {
-            let is_below = at >= self.to_goal && parts > 0;
-            self.verdict = if is_below { Verdict::Reached } else { why };
-        }
+        self.ending = match self.ending {
+            Some((_, times)) => Some((why, times + 1)),
+            None if parts <= 1 || why == Verdict::Unpredicted => {
+                let is_below = at >= self.to_goal && parts > 0;
+                Some((if is_below { Verdict::Reached } else { why }, 0))
+            }
+            None => None,
+        };
         self.stride = (parts / 2).max(1);
-        let limit_bytes = self.steps[at].limit_bytes;
-        let kept = self.outcomes.iter().filter(|of| of.is_kept);
-        let mut kept = kept.map(|of| of.planned.limit_bytes);
-        let back = kept.rfind(|harmless| *harmless > limit_bytes);
-        self.at = self.harmless;
-        self.settled = None;
+        self.at = self.harmless_above(at);
+        self.harmless = self.at;
+        // What a harmful step took comes back. What did no harm before took nothing just now.
+        self.settled = self.ending.filter(|_| parts == 0).map(|_| to);
         self.window = vec![to];
         self.since_ms = to.now_ms;
-        back.map_or_else(
-            || {
-                self.since_ms += HOLD_MS;
-                Act::Unlimit
-            },
-            Act::Limit,
-        )
+        let Some(at) = self.at else {
+            self.since_ms += HOLD_MS;
+            self.verdict = self.ending.map_or(self.verdict, |(verdict, _)| verdict);
+            return Act::Unlimit;
+        };
+        Act::Limit(self.steps[at].limit_bytes)
+    }
+
+    /// The lowest step above this one that did no harm. Twice as far each time if that does harm
+    /// now: so much waiting in a row is to end soon.
+    fn harmless_above(&self, at: usize) -> Option<usize> {
+        let kept = self.outcomes.iter().filter(|of| of.is_kept);
+        let limits = kept.map(|of| of.planned.limit_bytes);
+        let above = limits.filter(|limit| *limit > self.steps[at].limit_bytes);
+        let above: Vec<u64> = above.collect();
+        let times = self.ending.map_or(0, |(_, times)| times);
+        let skip = (1usize << times.min(16)) - 1;
+        let limit = above[above.len().checked_sub(1)?.saturating_sub(skip)];
+        self.steps.iter().position(|of| of.limit_bytes == limit)
     }
 
     fn note(&mut self, at: usize, from: Facts, to: Facts, is_kept: bool) {
@@ -471,23 +330,28 @@ pub(super) fn first_of_window(window: &mut Vec<Facts>, facts: Facts) -> Facts {
     window[0]
 }
 
-/// Whether tasks waited for more than this share of a whole window between two samples.
+/// Whether tasks waited for more than this share of a whole window between two samples. It may not
+/// have passed yet: what is enough for all of it is too much for a part.
 pub(super) fn waits_too_long(from: Facts, to: Facts, prices: Prices, wait_max: f64) -> bool {
-    to.now_ms >= from.now_ms + WINDOW_MS && waited_ratio(from, to, prices) > wait_max
+    let window_ms = to.ms_since(from).max(WINDOW_MS as f64);
+    waited_ms(from, to, prices) > wait_max * window_ms
 }
 
-/// The share of the time that tasks waited between two samples: the kernel's own count, or faults
-/// times prices.
+/// The share of the time that tasks waited between two samples.
 fn waited_ratio(from: Facts, to: Facts, prices: Prices) -> f64 {
+    waited_ms(from, to, prices) / to.ms_since(from)
+}
+
+/// How long tasks waited between two samples: the kernel's own count, or faults times prices.
+fn waited_ms(from: Facts, to: Facts, prices: Prices) -> f64 {
     let counted = to.waited_us.zip(from.waited_us);
-    let waited_ms = match counted {
+    match counted {
         Some((to_us, from_us)) => to_us.saturating_sub(from_us) as f64 / 1e3,
         None => {
             let [anon, file] = to.faults_since(from);
             (anon * prices.anon_ns.likely + file * prices.file_ns.likely) / 1e6
         }
-    };
-    waited_ms / to.ms_since(from)
+    }
 }
 
 #[cfg(test)]

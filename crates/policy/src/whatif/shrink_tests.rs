@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 use proptest::prelude::*;
 
+use super::super::plan::{Goal, Refusal, STEP_PART, plan};
+use super::super::{Bound, Curves, Decider, Estimate};
 use super::*;
 
 const FULL: u64 = 100 << 20;
@@ -51,6 +53,8 @@ struct World {
     back_share: f64,
     /// Pages that will come back soon.
     out_pages: f64,
+    /// The time from which another curve is true, ms, and that one.
+    later: Option<(u64, Curves)>,
     /// The cost of a fault. If it differs from the terms, the kernel's counter shows it.
     fault_ns: f64,
 }
@@ -64,6 +68,7 @@ impl World {
             now_ms: 5000,
             back_share: 0.0,
             out_pages: 0.0,
+            later: None,
             fault_ns: 10_000.0,
         }
     }
@@ -94,6 +99,9 @@ impl World {
                 Act::Done => return most_ms,
             }
             self.now_ms += 250;
+            if let Some((_, curves)) = self.later.take_if(|(at_ms, _)| *at_ms <= self.now_ms) {
+                self.curves = curves;
+            }
             let memory = self
                 .limit_bytes
                 .unwrap_or(u64::MAX / 2)
@@ -113,6 +121,37 @@ impl World {
         }
         panic!("it does not end");
     }
+}
+
+/// A limit that held does harm once the program needs more.
+#[test]
+fn it_ends_only_at_a_limit_that_holds() {
+    let told = curves(40.0, 100.0);
+    let terms = terms(Goal::Bytes(FULL / 2));
+    let steps = plan(&told, &terms).unwrap();
+    let run = |need_percent: f64| {
+        let mut shrink = Shrink::new(steps.clone(), terms);
+        let mut world = World::new(told.clone());
+        world.later = Some((50_000, curves(need_percent, 200.0)));
+        let over_ms = world.run(&mut shrink, terms.wait_max);
+        assert!((250..=5000).contains(&over_ms), "{need_percent}: {over_ms}");
+        assert_eq!(shrink.verdict(), Verdict::Waiting);
+        let share = world
+            .limit_bytes
+            .map(|limit| (limit - terms.beyond_bytes) * 100 / FULL);
+        let ended_ms = world.now_ms;
+        (share, ended_ms)
+    };
+    // Steps of 3 percent, below 56 already: the last is given up, back by one and two more, by four
+    // more, to no limit.
+    let ran = [57.0, 60.0, 80.0, 130.0].map(run);
+    let [one, three, seven, none] = ran.map(|(share, _)| share);
+    assert!((56..=58).contains(&one.unwrap()), "{ran:?}");
+    assert!((59..=62).contains(&three.unwrap()), "{ran:?}");
+    assert!((80..=90).contains(&seven.unwrap()), "{ran:?}");
+    assert_eq!(none, None);
+    let ended_ms = ran[2].1;
+    assert!(ended_ms >= 50_000 + MEASURE_HOLD_MS - SETTLE_MS, "{ran:?}");
 }
 
 #[test]
@@ -311,7 +350,7 @@ fn the_kernels_own_count_of_waiting_is_believed() {
     };
     assert!(matches!(shrink.next(facts(0, 7)), Act::Limit(_)));
     assert_eq!(shrink.next(facts(1000, 7)), Act::Wait);
-    assert_eq!(shrink.next(facts(2000, 7 + 5_000)), Act::Wait);
+    assert_eq!(shrink.next(facts(2000, 7 + 3_000)), Act::Wait);
     assert_eq!(shrink.next(facts(3000, 7 + 50_000)), Act::Unlimit);
     assert_eq!(shrink.outcomes()[0].wait_ratio, 0.025);
     // It may recover before half a step follows.

@@ -20,8 +20,8 @@ use agewise_host::root::ProcRoot;
 use agewise_host::swap;
 use agewise_host::throttle::{Ledger, Throttle, state_directory, untouchable};
 use agewise_policy::whatif::Bound;
-use agewise_policy::whatif::shrink::{Act, Goal, Planned, Shrink, Steps, Terms};
-use agewise_policy::whatif::shrink::{Refusal, Verdict, plan};
+use agewise_policy::whatif::plan::{Goal, Planned, Refusal, Steps, Terms, plan};
+use agewise_policy::whatif::shrink::{Act, Shrink, Verdict};
 use anyhow::{Context, bail};
 
 use super::whatif::{Memory, memory};

@@ -5,7 +5,8 @@ use std::io::Write;
 
 use agewise_cli::output::{self, Format};
 use agewise_cli::units;
-use agewise_policy::whatif::shrink::{Outcome, Planned, Steps, Verdict};
+use agewise_policy::whatif::plan::{Planned, Steps};
+use agewise_policy::whatif::shrink::{Outcome, Verdict};
 use serde::Serialize;
 
 /// The columns of CSV: the fields of all records.
