@@ -57,6 +57,12 @@ struct tree {
 	u32 n_leaves;
 };
 
+/*
+ * In memory of a map, of which the verifier knows no values: on the stack, it followed the walk of
+ * a node once for each combination of them that it could tell apart.
+ */
+struct tree cw_tree;
+
 /* Reads the head of the tree, and how far it reaches. */
 static __always_inline void read_head(struct tree *t)
 {
@@ -278,7 +284,7 @@ static __always_inline void upper_slots(struct tree *t, u64 node, u64 entry, u32
 /* Handles one leaf or one hole. Returns 1 to end the loop. */
 static long tree_step(u64 i, void *ctx)
 {
-	struct tree *t = ctx;
+	struct tree *t = &cw_tree;
 	u64 entry = t->head, node = 0, array, at = t->page >> 2 * CW_SHIFT;
 	u64 entries[SLOTS_AT_ONCE] = {};
 	u32 more;
@@ -336,21 +342,22 @@ static long tree_step(u64 i, void *ctx)
 /* Shows the pages of one inode from cw_ctl.page on. Returns 1 if the output is full. */
 static __always_inline int show_tree(u64 inode, struct cw_file *file)
 {
-	struct tree t = {};
+	struct tree *t = &cw_tree;
 
-	t.array = field(inode, struct inode, i_data.i_pages);
-	t.page = cw_ctl.page;
-	read_head(&t);
-	if (is_node(t.head))
-		bpf_loop(1 << 23, tree_step, &t, 0);
+	__builtin_memset(t, 0, sizeof(*t));
+	t->array = field(inode, struct inode, i_data.i_pages);
+	t->page = cw_ctl.page;
+	read_head(t);
+	if (is_node(t->head))
+		bpf_loop(1 << 23, tree_step, 0, 0);
 	/* Also one that shrank to it before any page was shown. */
-	if (is_folio(t.head) && !t.page)
-		single(&t);
-	file->n_leaves = t.n_leaves;
-	cw_ctl.page = t.page;
-	if (t.stop == 1)
+	if (is_folio(t->head) && !t->page)
+		single(t);
+	file->n_leaves = t->n_leaves;
+	cw_ctl.page = t->page;
+	if (t->stop == 1)
 		return 1;
-	if (t.stop == 2)
+	if (t->stop == 2)
 		file->state = CW_FILE_VOID;
 	cw_ctl.page = 0;
 	return 0;

@@ -477,3 +477,24 @@ fn names_are_found_whatever_is_in_them() {
     let (on, inode, _) = seen.file(&files[0].1).unwrap();
     assert!(walk.path(on, inode).unwrap().unwrap().ends_with("renamed"));
 }
+
+#[test]
+fn loading_costs_the_verifier_little() {
+    let walk = opened("pagecache", "verifier", CacheWalk::open());
+    let (Some(_walk), Some(_accessed)) = (walk, opened("pagecache", "verifier", Accessed::open()))
+    else {
+        return;
+    };
+    // Also of programs that other tests load at the same time.
+    let open = fs::read_dir("/proc/self/fdinfo").unwrap();
+    let text = open.filter_map(|fd| fs::read_to_string(fd.ok()?.path()).ok());
+    let text: String = text.collect();
+    let counts = text
+        .lines()
+        .filter_map(|line| line.strip_prefix("verified_insns:"));
+    let counts: Vec<u32> = counts.map(|count| count.trim().parse().unwrap()).collect();
+    assert!(
+        counts.len() >= 6 && counts.iter().all(|count| *count < 100_000),
+        "{counts:?}"
+    );
+}
