@@ -3,10 +3,10 @@
 //! prediction, and back at once if it does harm.
 //!
 //! [`plan`](super::plan) uses the curve. [`Shrink`] takes the time and the counters of the cgroup
-//! and returns the next action. It neither waits nor touches anything, so the same code runs for a real cgroup
-//! and for a simulated one. The cost of a page is only known to a factor of about two, and the
-//! waiting at a step reveals that factor: so it continues below the likely goal as long as the
-//! measurements predict that the next step does no harm either.
+//! and returns the next action. It neither waits nor touches anything, so the same code runs for a
+//! real cgroup and for a simulated one. The cost of a page is only known to a factor of about two,
+//! and the waiting at a step reveals that factor: so it continues below the likely goal as long as
+//! the measurements predict that the next step does no harm either.
 //!
 //! A step that does harm has not shown that the limit is too low: the kernel also takes pages that
 //! are in use, all at once, and these come back over some seconds. So it is taken back, and shorter
