@@ -9,6 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
+use agewise_host::cgroup::FreshStatistics;
 use agewise_host::memory::MemInfo;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{self, ZramDevice};
@@ -323,6 +324,37 @@ fn page_cache_is_held_as_well() {
         of("reclaimed_file_bytes") <= of("reclaimed_bytes"),
         "{summary}"
     );
+}
+
+/// A program that touches all its memory within the two seconds for which the kernel's statistics
+/// may be old. Without fresh ones a kernel with the classic LRU kills it, nine tenths of swap free.
+#[test]
+fn a_hard_limit_kills_nobody_while_swap_has_room() {
+    let _one = one();
+    let test = "a_hard_limit_kills_nobody_while_swap_has_room";
+    let Some(device) = swap(test) else {
+        return;
+    };
+    let own = match memcg("fresh") {
+        Ok(own) => own,
+        Err(why) => return println!("SKIPPED {test}: {why}"),
+    };
+    let mut command = Command::new(AGEWISE);
+    command.args(words("exercise --size 64M --pattern uniform --rate 100000"));
+    own.enter(&mut command).unwrap();
+    let mut child = command.stdout(Stdio::null()).spawn().unwrap();
+    let usage_bytes = || own.cgroup().usage_bytes().unwrap().unwrap();
+    wait_until("its memory", || usage_bytes() >= 64 * MIB);
+    let fresh = FreshStatistics::start().unwrap();
+    fresh.add(own.cgroup());
+    wait_until("a limit", || own.set_limit(62 * MIB).is_ok());
+    std::thread::sleep(Duration::from_secs(6));
+    let hits = own.cgroup().limit_hits().unwrap().unwrap();
+    assert_eq!(own.cgroup().oom_kills().unwrap(), Some(0), "{hits} hits");
+    assert!(hits > 100, "it hardly reached the limit: {hits} hits");
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert!(child.wait().unwrap().success(), "a page is not what it was");
+    device.remove().expect("remove zram");
 }
 
 #[test]

@@ -14,6 +14,7 @@ use std::time::Duration;
 use agewise_host::access::{AccessError, AccessSource, Target, check_page_size};
 use agewise_host::agent::AlsoYoung;
 use agewise_host::budgeted::{Budgeted, BudgetedFiles};
+use agewise_host::cgroup::FreshStatistics;
 use agewise_host::clock;
 use agewise_host::pagewalk::PageWalk;
 use agewise_policy::budget;
@@ -98,6 +99,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub struct Ahead {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    fresh: FreshStatistics,
 }
 
 /// Passes the pages that the thread saw accessed to the agent.
@@ -128,18 +130,21 @@ impl Ahead {
     pub fn start(announce: Announce) -> Result<Self, AccessError> {
         check_page_size("holding a budget")?;
         let source = Box::new(PageWalk::open()?);
+        let no_thread = |source| AccessError::Io {
+            path: "a thread that holds budgets".into(),
+            source,
+        };
+        let fresh = FreshStatistics::start().map_err(no_thread)?;
         let shared = Arc::new(Shared::default());
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("agewise-ahead".into())
             .spawn(move || Runner::new(of_thread, source, announce).run())
-            .map_err(|source| AccessError::Io {
-                path: "a thread that holds budgets".into(),
-                source,
-            })?;
+            .map_err(no_thread)?;
         Ok(Ahead {
             shared,
             thread: Some(thread),
+            fresh,
         })
     }
 
@@ -155,6 +160,10 @@ impl Ahead {
 
     /// Holds these targets from now on, and lets go of all others.
     pub fn hold(&self, held: Vec<Held>) {
+        let cgroups = || held.iter().filter_map(|held| held.cgroup.as_ref());
+        cgroups().for_each(|cgroup| self.fresh.add(cgroup));
+        self.fresh
+            .retain(|dir| cgroups().any(|cgroup| cgroup.dir() == dir));
         *lock(&self.shared.held) = Some(held);
         if let Some(thread) = &self.thread {
             thread.thread().unpark();

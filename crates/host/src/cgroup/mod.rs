@@ -3,6 +3,7 @@
 //! inode: one that was removed and recreated under the same name is reported as a different one.
 
 mod charged;
+mod fresh;
 mod hierarchy;
 mod members;
 pub mod name;
@@ -17,6 +18,7 @@ use std::ffi::OsStr;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+pub use fresh::FreshStatistics;
 pub use hierarchy::{Hierarchy, Layout, Mounts, Version};
 pub use own::OwnCgroup;
 pub use stat::MemoryStat;

@@ -24,7 +24,7 @@ pub use ledger::{Ledger, LedgerError, Undone, state_directory};
 pub use undo::{Kind, Step, Undo};
 pub use untouchable::{Untouchable, touchable, untouchable};
 
-use crate::cgroup::{Cgroup, CgroupError, Version};
+use crate::cgroup::{Cgroup, CgroupError, FreshStatistics, Version};
 use crate::error::{self, FileError};
 use crate::process::ProcessError;
 use crate::root::ProcRoot;
@@ -96,6 +96,8 @@ pub struct Throttle {
     active: HashSet<(PathBuf, Kind)>,
     /// How long a call may go on lowering the limit of a squeeze.
     pub steps_for: Duration,
+    /// For the hard limits of v1; `None` before the first.
+    fresh: Option<FreshStatistics>,
 }
 
 impl Throttle {
@@ -106,6 +108,7 @@ impl Throttle {
             ledger,
             active: HashSet::new(),
             steps_for: squeeze::STEPS_FOR,
+            fresh: None,
         }
     }
 
@@ -235,9 +238,25 @@ impl Throttle {
         });
         let steps = std::iter::once(first).chain(given).collect();
         self.note(cgroup, kind, steps)?;
+        if cgroup.hierarchy().version == Version::V1 {
+            self.keep_fresh(cgroup)?;
+        }
         error::write(&file, &value.to_string())?;
         self.hold(dir, kind);
         Ok(file)
+    }
+
+    /// Keeps the kernel from killing although swap has room.
+    fn keep_fresh(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
+        let fresh = match self.fresh.take() {
+            Some(fresh) => fresh,
+            None => FreshStatistics::start().map_err(|source| FileError::Read {
+                path: cgroup.dir().join("memory.stat"),
+                source,
+            })?,
+        };
+        self.fresh.insert(fresh).add(cgroup);
+        Ok(())
     }
 
     /// Removes a squeeze.
@@ -261,6 +280,9 @@ impl Throttle {
     fn let_go(&mut self, dir: PathBuf, kind: Kind) {
         self.ledger.hold(&dir, kind, false);
         self.active.remove(&(dir, kind));
+        if let Some(fresh) = &self.fresh {
+            fresh.retain(|dir| self.active.iter().any(|(active, _)| active == dir));
+        }
     }
 
     /// Stops all tasks of a cgroup, until [`thaw`](Self::thaw).

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+//! Keeps the kernel's statistics of cgroups fresh that a hard limit holds: with old ones the kernel
+//! kills although swap has room.
+//!
+//! To reclaim anonymous memory, the classic LRU moves pages from the active list to the inactive
+//! one while that one is the shorter (`inactive_is_low`), and it takes both lengths from statistics
+//! that it sums up every two seconds, or when they are read. A program that touches all of its
+//! memory, some of which is in swap, within less time (a garbage collector, memcached's crawler)
+//! gets all its pages activated: the inactive list is empty, and was long when last summed up. If
+//! there are no file pages either, nothing is scanned any more (`shrink_lruvec` ends its loop once
+//! no inactive or file page is left, without noticing that the active list was skipped), and after
+//! 16 futile passes, within a millisecond, the OOM killer acts (Linux 6.18, v1 and v2 alike; the
+//! multi-gen LRU and `memory.high` are not affected). Reading `memory.stat` sums them up at once.
+
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use super::{Cgroup, Version};
+
+/// Time between two readings. Each finds out whether the limit was hit since, which takes 1 us; if
+/// so, the statistics are read, which takes 10 us.
+const EVERY: Duration = Duration::from_millis(10);
+
+/// A thread that keeps the statistics of limited cgroups fresh. Dropping this ends it.
+#[derive(Debug)]
+pub struct FreshStatistics {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    limited: Mutex<Vec<Limited>>,
+    is_ending: AtomicBool,
+}
+
+impl Shared {
+    fn lock(&self) -> MutexGuard<'_, Vec<Limited>> {
+        self.limited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn run(&self) {
+        while !self.is_ending.load(Ordering::SeqCst) {
+            let is_idle = {
+                let mut limited = self.lock();
+                // An error means that the cgroup is gone.
+                limited.retain_mut(|of| of.refresh().is_ok());
+                limited.is_empty()
+            };
+            match is_idle {
+                true => std::thread::park(),
+                false => std::thread::park_timeout(EVERY),
+            }
+        }
+    }
+}
+
+impl FreshStatistics {
+    /// Starts the thread, which has nothing to do yet.
+    ///
+    /// # Errors
+    /// No thread can be started.
+    pub fn start() -> io::Result<Self> {
+        let shared = Arc::new(Shared::default());
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("agewise-fresh".into())
+            .spawn(move || of_thread.run())?;
+        Ok(FreshStatistics {
+            shared,
+            thread: Some(thread),
+        })
+    }
+
+    /// Keeps those of a cgroup fresh, too. One without such files needs none: it has no limit.
+    pub fn add(&self, cgroup: &Cgroup) {
+        let dir = cgroup.dir();
+        let mut limited = self.shared.lock();
+        if limited.iter().any(|of| of.dir == dir) {
+            return;
+        }
+        if let Ok(of) = Limited::open(dir, cgroup.hierarchy().version) {
+            limited.push(of);
+            self.wake();
+        }
+    }
+
+    /// Leaves all cgroups alone but those whose directory `is_kept`.
+    pub fn retain(&self, is_kept: impl Fn(&Path) -> bool) {
+        self.shared.lock().retain(|of| is_kept(&of.dir));
+    }
+
+    fn wake(&self) {
+        if let Some(thread) = &self.thread {
+            thread.thread().unpark();
+        }
+    }
+}
+
+impl Drop for FreshStatistics {
+    fn drop(&mut self) {
+        self.shared.is_ending.store(true, Ordering::SeqCst);
+        self.wake();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// A cgroup with a limit.
+#[derive(Debug)]
+struct Limited {
+    dir: PathBuf,
+    /// Changes whenever the limit is hit.
+    hits: File,
+    statistics: File,
+    /// What `hits` said last.
+    last: Vec<u8>,
+}
+
+impl Limited {
+    fn open(dir: PathBuf, version: Version) -> io::Result<Self> {
+        let hits = match version {
+            Version::V1 => "memory.failcnt",
+            Version::V2 => "memory.events",
+        };
+        Ok(Limited {
+            hits: File::open(dir.join(hits))?,
+            statistics: File::open(dir.join("memory.stat"))?,
+            dir,
+            last: Vec::new(),
+        })
+    }
+
+    /// Has the kernel sum up its statistics if the limit was hit since the last call; returns
+    /// whether it was.
+    fn refresh(&mut self) -> io::Result<bool> {
+        let mut now = [0; 512];
+        let length = self.hits.read_at(&mut now, 0)?;
+        if now[..length] == self.last {
+            return Ok(false);
+        }
+        self.last = now[..length].to_vec();
+        // The kernel makes the whole text, whatever the length that is read.
+        self.statistics.read_at(&mut [0; 64], 0)?;
+        Ok(true)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn statistics_are_read_once_the_limit_was_hit() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().to_owned();
+        assert!(Limited::open(path.clone(), Version::V1).is_err());
+        fs::write(path.join("memory.failcnt"), "7\n").unwrap();
+        fs::write(path.join("memory.stat"), "cache 0\n").unwrap();
+        let mut limited = Limited::open(path.clone(), Version::V1).unwrap();
+        assert!(limited.refresh().unwrap(), "it may have been hit before");
+        assert!(!limited.refresh().unwrap());
+        fs::write(path.join("memory.failcnt"), "8\n").unwrap();
+        assert!(limited.refresh().unwrap());
+        assert!(!limited.refresh().unwrap());
+    }
+}
