@@ -12,7 +12,7 @@ use agewise_cli::children;
 use agewise_cli::output::{self, Format};
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
-use agewise_host::cgroup::{Cgroup, Mounts};
+use agewise_host::cgroup::{Cgroup, FreshStatistics, Mounts};
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{ZramDevice, ZramOptions};
@@ -254,6 +254,9 @@ fn shrink(program: &Path, args: &Args, scene: &Scene<'_>) -> anyhow::Result<(Opt
     command.args(["--duration", &format!("{}ms", args.duration.as_millis())]);
     command.env("STATE_DIRECTORY", state.path());
     follow(command, scene)?;
+    // A limit that is kept is hard in v1, and the command no longer keeps the kernel from killing.
+    let fresh = FreshStatistics::start()?;
+    fresh.add(scene.group.cgroup());
     Ok((scene.limit_bytes()?, scene.wait_ratio(args.window)?))
 }
 

@@ -10,6 +10,7 @@ use agewise_cli::prices::{Costs, costs};
 use agewise_cli::signal::Stop;
 use agewise_cli::whatif::{Found, Plan, watch};
 use agewise_cli::{observe, units};
+use agewise_host::cgroup::FreshStatistics;
 use agewise_host::swap::{ZramDevice, ZramOptions};
 use agewise_policy::whatif::Decider;
 use anyhow::Context;
@@ -134,6 +135,9 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
     let mut subject = load.start(program, args.size, &group, stop)?;
     wait(stop, SETTLE)?;
     let cgroup = group.cgroup();
+    // The kernel that is predicted knows the lengths of its lists.
+    let fresh = FreshStatistics::start()?;
+    fresh.add(cgroup);
     let plan = Plan {
         duration: args.duration,
         interval: None,
@@ -158,8 +162,8 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
         ) {
             Ok(row) => rows.push(row),
             Err(error) if stop.requested().is_some() => return Err(error),
-            // Below the steep part of a curve the kernel finds nothing to evict, and refuses the
-            // limit or kills: report that and continue.
+            // Below the steep part of a curve the kernel may find nothing to evict, and refuse the
+            // limit or kill: report that and continue.
             Err(error) => {
                 agewise_cli::note!("{load} at {percent} %: {}", output::chain(&error));
                 break;
