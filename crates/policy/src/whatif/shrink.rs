@@ -107,7 +107,8 @@ pub struct Shrink {
     /// Counters of the last seconds, oldest first.
     window: Vec<Facts>,
     surprises: u32,
-    /// How it ends once a limit holds that it went back to, and how often it has gone back since.
+    /// How it ends once a limit holds that it went back to, and how often one that did no harm
+    /// before has done some.
     ending: Option<(Verdict, u32)>,
     verdict: Verdict,
     outcomes: Vec<Outcome>,
@@ -256,7 +257,8 @@ impl Shrink {
             Some((_, times)) => Some((why, times + 1)),
             None if parts <= 1 || why == Verdict::Unpredicted => {
                 let is_below = at >= self.to_goal && parts > 0;
-                Some((if is_below { Verdict::Reached } else { why }, 0))
+                let verdict = if is_below { Verdict::Reached } else { why };
+                Some((verdict, u32::from(parts == 0)))
             }
             None => None,
         };
@@ -275,15 +277,15 @@ impl Shrink {
         Act::Limit(self.steps[at].limit_bytes)
     }
 
-    /// The lowest step above this one that did no harm. Twice as far each time if that does harm
-    /// now: so much waiting in a row is to end soon.
+    /// The lowest step above this one that did no harm. If that does harm now, one step further, and
+    /// twice as far each time after that: so much waiting in a row is to end soon.
     fn harmless_above(&self, at: usize) -> Option<usize> {
         let kept = self.outcomes.iter().filter(|of| of.is_kept);
         let limits = kept.map(|of| of.planned.limit_bytes);
         let above = limits.filter(|limit| *limit > self.steps[at].limit_bytes);
         let above: Vec<u64> = above.collect();
         let times = self.ending.map_or(0, |(_, times)| times);
-        let skip = (1usize << times.min(16)) - 1;
+        let skip = (1usize << times.saturating_sub(1).min(16)) - 1;
         let limit = above[above.len().checked_sub(1)?.saturating_sub(skip)];
         self.steps.iter().position(|of| of.limit_bytes == limit)
     }

@@ -154,6 +154,30 @@ fn it_ends_only_at_a_limit_that_holds() {
     assert!(ended_ms >= 50_000 + MEASURE_HOLD_MS - SETTLE_MS, "{ran:?}");
 }
 
+/// That the shortest step did harm leads back to the limit before it, which is no news about that.
+#[test]
+fn after_the_last_step_it_goes_back_by_single_ones() {
+    let told = curves(40.0, 100.0);
+    let terms = terms(Goal::Bytes(FULL * 45 / 100));
+    let steps = plan(&told, &terms).unwrap();
+    let run = |later: Option<(u64, Curves)>| {
+        let mut shrink = Shrink::new(steps.clone(), terms);
+        let mut world = World::new(curves(70.0, 200.0));
+        world.later = later;
+        let over_ms = world.run(&mut shrink, terms.wait_max);
+        assert!((250..=5000).contains(&over_ms), "{over_ms}");
+        let kept = shrink.outcomes().iter().filter(|of| of.is_kept);
+        let kept: Vec<u64> = kept.map(|of| of.planned.limit_bytes).collect();
+        (kept, world.limit_bytes.unwrap(), world.now_ms)
+    };
+    let (kept, limit, ended_ms) = run(None);
+    assert_eq!(kept.last(), Some(&limit));
+    // While that limit is watched, half a percent more is needed than what it has and may lack.
+    let need_percent = (limit - terms.beyond_bytes) as f64 / FULL as f64 * 100.0 + 1.5;
+    let (_, above, _) = run(Some((ended_ms - 5000, curves(need_percent, 200.0))));
+    assert_eq!(above, kept[kept.len() - 2]);
+}
+
 #[test]
 fn what_hurts_is_refused() {
     let curves = curves(60.0, 100.0);
