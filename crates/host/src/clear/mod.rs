@@ -40,16 +40,14 @@ use agewise_policy::clear::CostModel;
 use crate::access::{Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::vma::{Vma, VmaKind};
 use hand::{MapCounts, RefsScope};
-use notes::Notes;
-use runs::Run;
+use runs::{Notes, Run};
 
 mod carry_out;
 mod folios;
 pub mod hand;
-mod notes;
 mod policy;
 mod report;
-pub mod runs;
+mod runs;
 #[cfg(test)]
 mod tests;
 
