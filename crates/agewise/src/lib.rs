@@ -8,7 +8,6 @@
 pub mod cli;
 pub mod command;
 mod complete;
-mod descriptors;
 #[cfg(all(target_env = "gnu", target_feature = "crt-static"))]
 mod names;
 
@@ -16,6 +15,7 @@ use std::io::{self, Write};
 use std::process::ExitCode;
 
 use clap::Parser;
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
 /// Parses the command line, runs the subcommand and prints errors on standard error.
 pub fn main() -> ExitCode {
@@ -31,7 +31,7 @@ pub fn main() -> ExitCode {
         cli.command,
         command::Command::Run(_) | command::Command::Trace(_)
     ) {
-        descriptors::allow_as_many_as_possible();
+        raise_file_limit();
     }
     match cli.command.run() {
         Ok(code) => code,
@@ -54,4 +54,17 @@ fn print(answer: &clap::Error) -> ExitCode {
         }
         _ => ExitCode::from(u8::try_from(answer.exit_code()).unwrap_or(2)),
     }
+}
+
+/// Raises the soft limit of open files to the hard one. Each process that is followed takes a
+/// descriptor, and the usual soft limit of services and sessions, 1024, only protects programs that
+/// use `select`.
+fn raise_file_limit() {
+    let limit = getrlimit(Resource::Nofile);
+    let raised = Rlimit {
+        current: limit.maximum,
+        ..limit
+    };
+    // If refused, what cannot be opened is reported.
+    let _ = setrlimit(Resource::Nofile, raised);
 }

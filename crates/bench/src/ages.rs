@@ -16,7 +16,6 @@ use super::{PAGE_BYTES, half_idle};
 use crate::exercise::spawned::Spawned;
 use crate::exercise::truth::Truth;
 use agewise_cli::observe;
-use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 
 /// Scans until an agent reaches its steady state: the first ones measure the cost of clearing.
@@ -64,7 +63,7 @@ pub fn scans(
     let mut next = Instant::now();
     for _ in 0..count {
         next += interval;
-        if pause::until(Some(agent), stop, next) {
+        if observe::pause_until(Some(agent), stop, next) {
             bail!("interrupted");
         }
         let report = agent.tick()?;

@@ -12,7 +12,6 @@ use super::pairs::{self, Pairs};
 use super::statistics::Change;
 use super::{HarmArgs, ages};
 use agewise_cli::observe;
-use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 
 /// How being observed changes a program; negative means fewer operations.
@@ -93,7 +92,7 @@ fn span(
             next = end;
         }
         let agent = watcher.as_mut().map(|(agent, ..)| &mut **agent);
-        if pause::until(agent, stop, next.min(end)) {
+        if observe::pause_until(agent, stop, next.min(end)) {
             bail!("interrupted");
         }
     }

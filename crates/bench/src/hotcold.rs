@@ -17,7 +17,6 @@ use super::PAGE_BYTES;
 use super::tally::ratio;
 use crate::exercise::spawned::Spawned;
 use agewise_cli::observe;
-use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 
 /// Memory idle for this long is cold.
@@ -105,7 +104,7 @@ pub fn age(agent: &mut Agent, duration: Duration, stop: &Stop) -> anyhow::Result
         if next > end {
             return Ok(());
         }
-        if pause::until(Some(&mut *agent), stop, next) {
+        if observe::pause_until(Some(&mut *agent), stop, next) {
             bail!("interrupted");
         }
     }

@@ -19,7 +19,6 @@ use super::{PAGE_BYTES, ages, evict, half_idle, hotcold, proc_files};
 use crate::exercise::spawned::Spawned;
 use crate::exercise::truth::now_ns;
 use agewise_cli::observe;
-use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 
 /// Scans before measuring if every page is followed: the first ones measure the cost of clearing.
@@ -99,7 +98,7 @@ pub fn watch(setup: &Setup<'_>, stop: &Stop) -> anyhow::Result<Watching> {
     let mut next = Instant::now();
     let (timed, judged) = (WARM_UP + setup.scans, WARM_UP + 2 * setup.scans);
     for number in 0..=judged {
-        if pause::until(Some(&mut agent), stop, next) {
+        if observe::pause_until(Some(&mut agent), stop, next) {
             bail!("interrupted");
         }
         next = Instant::now().max(next + setup.interval);

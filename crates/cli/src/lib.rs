@@ -6,7 +6,6 @@ pub mod children;
 pub mod counters;
 pub mod observe;
 pub mod output;
-pub mod pause;
 pub mod prices;
 pub mod progress;
 pub mod signal;

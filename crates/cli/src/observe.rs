@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Shared by `report` and `watch`: naming targets and opening an agent for them.
+//! Shared by all that observes: naming targets, opening an agent for them, and waiting between two
+//! of its looks.
 
 use std::path::Path;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use agewise_host::access::{AccessError, AccessSource, Resolution};
 use agewise_host::agent::{Agent, AgentConfig, SCAN_INTERVAL_MIN_MS, Subject, Targets};
@@ -20,6 +21,7 @@ use anyhow::Context;
 use clap::builder::{OsStringValueParser, TypedValueParser};
 
 use crate::refuse;
+use crate::signal::Stop;
 use crate::units;
 
 /// The most targets that can be given by name.
@@ -50,8 +52,8 @@ pub struct AgeArgs {
 
     /// Follow every page instead of a sample.
     ///
-    /// Beyond 384 MiB of resident memory a fixed sample is followed: small mappings, and up to 6144
-    /// blocks of 64 KiB of the others. Resident memory stays exact; each age bin then has a 95 %
+    /// Beyond 192 MiB of resident memory a fixed sample is followed: small mappings, and up to 6144
+    /// blocks of 32 KiB of the others. Resident memory stays exact; each age bin then has a 95 %
     /// interval, which is printed. A sample costs the same whatever the size of the program.
     #[arg(long)]
     pub exact: bool,
@@ -341,6 +343,26 @@ pub fn follow_files(agent: &mut Agent) -> anyhow::Result<()> {
     let horizon_ms = agent.config().intervals.horizon_ms();
     let ages = FileAges::with_frames(horizon_ms).context(WHAT)?;
     agent.follow_files(ages).context(WHAT)
+}
+
+/// Sleeps until `deadline` or until an exit is requested; returns true in the latter case. If
+/// another program clears accessed bits, the agent reads them meanwhile.
+pub fn pause_until(agent: Option<&mut Agent>, stop: &Stop, deadline: Instant) -> bool {
+    if let Some(agent) = agent
+        && let Some(period) = agent.interim_period()
+    {
+        loop {
+            let next = Instant::now() + period;
+            if next >= deadline {
+                break;
+            }
+            if stop.wait_until(next) {
+                return true;
+            }
+            agent.interim_scan();
+        }
+    }
+    stop.wait_until(deadline)
 }
 
 fn open_source(source: &Source) -> anyhow::Result<Box<dyn AccessSource>> {

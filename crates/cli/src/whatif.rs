@@ -15,7 +15,6 @@ use agewise_policy::workingset::Intervals;
 use anyhow::bail;
 
 use crate::observe;
-use crate::pause;
 use crate::prices::{Costs, Meter};
 use crate::refuse;
 use crate::signal::Stop;
@@ -255,7 +254,8 @@ fn watch_until(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Foun
         next = (next + interval).max(Instant::now());
         // At least one look is counted, however long looks take.
         let is_over = elapsed >= plan.duration && is_counting && what_if.observed_ms() > 0;
-        if is_over || pause::until(Some(&mut agent), stop, plan.wake(began, elapsed, next)) {
+        if is_over || observe::pause_until(Some(&mut agent), stop, plan.wake(began, elapsed, next))
+        {
             break;
         }
     }

@@ -12,7 +12,6 @@ pub mod capability;
 pub mod cgroup;
 pub mod clear;
 pub mod clock;
-mod complaints;
 pub mod container;
 pub mod damon;
 pub mod error;

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use agewise_cli::signal::Stop;
-use agewise_cli::{observe, pause, units};
+use agewise_cli::{observe, units};
 use agewise_host::agent::{Agent, AgentConfig, Subject, SubjectReport, Targets};
 use agewise_host::clock;
 use agewise_host::process::Process;
@@ -154,7 +154,7 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
     let (mut sums, mut first) = (Sums::default(), Duration::ZERO);
     let mut next = Instant::now();
     for look in 0..WARM_UP + args.scans {
-        if pause::until(Some(&mut agent), stop, next) {
+        if observe::pause_until(Some(&mut agent), stop, next) {
             bail!("interrupted");
         }
         next = Instant::now().max(next + args.interval);

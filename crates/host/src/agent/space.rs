@@ -396,9 +396,9 @@ impl Space {
             })
             .collect();
         self.clearer
-            .begin(monotonic_ns(), mappings.iter().map(|mapping| mapping.vma));
-        self.clearer
             .set_resident_pages(is_sample.then_some(self.resident_pages));
+        self.clearer
+            .begin(monotonic_ns(), mappings.iter().map(|mapping| mapping.vma));
         let mut classifier = Classifier {
             look: self.map.look(),
             clearing: Clearing::new(&self.process, &mut self.clearer, true),

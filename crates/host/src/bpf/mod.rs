@@ -6,11 +6,41 @@ pub(crate) mod watched;
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::ptr::NonNull;
+use std::sync::Mutex;
 
-use libbpf_rs::{MapCore, MapHandle, Object, libbpf_sys};
+use libbpf_rs::{MapCore, MapHandle, Object, PrintLevel, libbpf_sys};
 
 use crate::access::AccessError;
-use crate::complaints;
+
+/// Enough for the end of a verifier log, which states the reason.
+const KEEP_BYTES: usize = 6000;
+
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+static SAID: Mutex<String> = Mutex::new(String::new());
+
+/// Returns the result of `work` and the last messages libbpf printed during it, for the error
+/// message instead of our stderr.
+pub(crate) fn collected<T>(work: impl FnOnce() -> T) -> (T, String) {
+    let _turn = ONE_AT_A_TIME
+        .lock()
+        .unwrap_or_else(|poison| poison.into_inner());
+    let before = libbpf_rs::set_print(Some((PrintLevel::Warn, note)));
+    let result = work();
+    libbpf_rs::set_print(before);
+    let mut said = SAID.lock().unwrap_or_else(|poison| poison.into_inner());
+    let text = std::mem::take(&mut *said);
+    let mut from = text.len().saturating_sub(KEEP_BYTES);
+    while !text.is_char_boundary(from) {
+        from += 1;
+    }
+    (result, text[from..].trim().replace('\n', "; "))
+}
+
+fn note(_level: PrintLevel, text: String) {
+    SAID.lock()
+        .unwrap_or_else(|poison| poison.into_inner())
+        .push_str(&text);
+}
 
 /// Loads programs by calling `work`. In errors, `what` names what is unavailable if the kernel
 /// rejects the programs, and `loading` what was not permitted.
@@ -22,7 +52,7 @@ pub(crate) fn load<T>(
     loading: &str,
     work: impl FnOnce() -> libbpf_rs::Result<T>,
 ) -> Result<T, AccessError> {
-    let (loaded, said) = complaints::collected(work);
+    let (loaded, said) = collected(work);
     loaded.map_err(|error| match error.kind() {
         libbpf_rs::ErrorKind::PermissionDenied => denied(loading),
         _ => AccessError::Unsupported {

@@ -158,9 +158,11 @@ impl Clearer {
             [false, true] => (RefsScope::File, file),
             [true, true] => (RefsScope::All, anon + file),
         };
-        let pages = self
-            .resident_pages
-            .map_or(pages, |resident| resident.max(pages));
+        // A sample shows a part of what the write walks.
+        let pages = match self.resident_pages {
+            Some(resident) => pages.max(resident.saturating_mul(pages) / (anon + file).max(1)),
+            None => pages,
+        };
         let must = self.by_refs || self.cold_denied;
         if !must && self.refs_can_wait() {
             return Ok(());

@@ -40,16 +40,14 @@ use agewise_policy::clear::CostModel;
 use crate::access::{Leaf, LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight};
 use crate::vma::{Vma, VmaKind};
 use hand::{MapCounts, RefsScope};
-use notes::Notes;
-use runs::Run;
+use runs::{Notes, Run};
 
 mod carry_out;
 mod folios;
 pub mod hand;
-mod notes;
 mod policy;
 mod report;
-pub mod runs;
+mod runs;
 #[cfg(test)]
 mod tests;
 
@@ -243,8 +241,8 @@ impl Clearer {
         known.is_some_and(|known| known.shared && self.scan - known.scan < PROBE_AGAIN)
     }
 
-    /// Sets the resident pages of the process if the next scans show only a part of them, since a
-    /// write to `clear_refs` costs time for all. `None` if everything is shown.
+    /// Sets the resident pages of the process if the next scans show only a sample of them: a write
+    /// to `clear_refs` takes time for all, and clears all. `None` if everything is shown.
     pub fn set_resident_pages(&mut self, pages: Option<u64>) {
         self.resident_pages = pages;
     }
@@ -261,7 +259,8 @@ impl Clearer {
     }
 
     /// Whether to use one write instead of many ranges: if it costs less than half and does not
-    /// stall the target for too long. It does not flush the TLB, so it must win clearly.
+    /// stall the target for too long. It does not flush the TLB, so it must win clearly. Never
+    /// instead of a sample's ranges: the target would pay for all the bits that the sample spares.
     fn choose_refs(&self, now_ns: u64) -> bool {
         match self.policy.means {
             Means::Refs => return true,
@@ -271,10 +270,11 @@ impl Clearer {
         if self.cold_denied {
             return true;
         }
+        if self.resident_pages.is_some() {
+            return false;
+        }
         let cold = self.cost.cold_ns(self.last.ranges, self.last.range_pages);
-        let refs = self
-            .cost
-            .refs_ns(self.resident_pages.unwrap_or(self.last_present));
+        let refs = self.cost.refs_ns(self.last_present);
         self.scan > SETTLED && refs < cold / 2.0 && self.may_stall(refs, now_ns)
     }
 

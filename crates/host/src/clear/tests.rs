@@ -397,3 +397,39 @@ fn what_was_not_shown_is_not_cleared() {
     let cleared = [shown[0], shown[1], shown[2], pages(95, 0..512)];
     assert_eq!(hand.cleared, cleared);
 }
+
+/// A write that is cheaper for us is not for the target, whose bits it clears beyond the sample.
+#[test]
+fn one_write_takes_the_place_of_ranges_except_in_a_sample() {
+    for (resident_pages, by_refs) in [(None, true), (Some(512), false)] {
+        let mut world = World::new(ClearPolicy::exact(), &[("anon", 1)]);
+        world.clearer.set_resident_pages(resident_pages);
+        world.set(0, Leaf::Page, ALL);
+        for _ in 0..=SETTLED {
+            world.scan().unwrap();
+        }
+        for _ in 0..40 {
+            // The target runs on another CPU, so a range of one page takes 30 us.
+            world.clearer.cost.learn_cold(1000, 1000, 30_000_000);
+        }
+        let (_, report) = world.scan().unwrap();
+        let expected = if by_refs { (0, 1) } else { (1, 0) };
+        assert_eq!((report.ranges, report.refs_writes), expected);
+    }
+}
+
+/// A write walks more than a sample shows, and only what is of its kind.
+#[test]
+fn a_write_is_expected_to_walk_what_its_part_of_the_sample_stands_for() {
+    let mut world = World::new(ClearPolicy::exact(), &[("file", 1), ("anon", 3)]);
+    world.clearer.set_resident_pages(Some(4 * 512 * 1000));
+    world.vmas.set_locked(0);
+    for table in [0, 2, 3, 4] {
+        world.set(table, Leaf::Page, ALL);
+    }
+    world.scan().unwrap();
+    assert_eq!(world.hand.refs, [RefsScope::File]);
+    world.clearer.policy.max_stall_share = 0.0;
+    let (_, report) = world.scan().unwrap();
+    assert_eq!((report.refs_writes, report.uncleared_pages), (0, 512_000));
+}

@@ -9,7 +9,6 @@ use libbpf_rs::{Object, ObjectBuilder, libbpf_sys};
 use super::layout::{Ctl, Entry, MAX_RANGES, RC_NO_TASK, Range, Table};
 use crate::access::AccessError;
 use crate::bpf::{self, Mapping, run_syscall};
-use crate::complaints;
 
 /// The compiled walker: `make bpf` builds it; `make bpf-check` verifies that it matches its source.
 static OBJECT: &[u8] = include_bytes!("../../bpf/pagewalk.bpf.o");
@@ -72,7 +71,7 @@ impl Program {
             if flavour.is_some_and(|asked| asked != candidate) {
                 continue;
             }
-            match complaints::collected(|| Self::load_flavour(candidate, capacity)) {
+            match bpf::collected(|| Self::load_flavour(candidate, capacity)) {
                 (Ok(program), _) => return Ok(program),
                 (Err(error), said) => refusals.push((candidate, error, said)),
             }

@@ -25,7 +25,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use agewise_cli::observe::{self, EXIT_TARGETS_GONE, GuestsArg, OneTarget};
 use agewise_cli::output::Format;
-use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 use agewise_cli::units::{self, bytes_text, duration_text};
 use ends::Ends;
@@ -188,7 +187,7 @@ fn observe_for(
             bar.finish_and_clear();
             return Ok(true);
         }
-        if pause::until(Some(&mut *agent), stop, (now + interval).min(end)) {
+        if observe::pause_until(Some(&mut *agent), stop, (now + interval).min(end)) {
             bar.finish_and_clear();
             return Ok(false);
         }

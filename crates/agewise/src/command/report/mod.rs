@@ -20,7 +20,6 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use agewise_cli::observe::{self, AgeArgs, EXIT_TARGETS_GONE, ScanInterval, millis};
 use agewise_cli::output::{self, Format};
-use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 use agewise_cli::units;
 use print::{AgentLook, Look};
@@ -331,7 +330,7 @@ fn wait(
         } else {
             until.min(Instant::now() + STEP)
         };
-        if pause::until(agent.as_deref_mut(), stop, step) || step >= until {
+        if observe::pause_until(agent.as_deref_mut(), stop, step) || step >= until {
             return;
         }
         bar.set_position(millis(began.elapsed()));

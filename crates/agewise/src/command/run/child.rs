@@ -19,8 +19,6 @@ use signal_hook::iterator::exfiltrator::WithOrigin;
 use signal_hook::iterator::{Handle, SignalsInfo};
 use signal_hook::low_level::siginfo::Cause;
 
-use crate::descriptors;
-
 /// Signals passed on to the command.
 const FORWARDED: [i32; 7] = [SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGALRM];
 
@@ -115,7 +113,7 @@ impl Child {
         }
         let mut child = command.spawn().map_err(failed)?;
         // Only now: the command would inherit it.
-        descriptors::allow_as_many_as_possible();
+        crate::raise_file_limit();
         let pid = Pid::from_child(&child);
         let opened = pidfd_open(pid, PidfdFlags::empty())
             .and_then(|pidfd| Ok((rustix::io::fcntl_dupfd_cloexec(&pidfd, 0)?, pidfd)));

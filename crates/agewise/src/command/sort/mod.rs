@@ -23,7 +23,6 @@ use self::sorter::Sorter;
 use super::reclaim::timing;
 use agewise_cli::observe::{self, EXIT_TARGETS_GONE, GuestsArg, OneTarget};
 use agewise_cli::output::{self, Format};
-use agewise_cli::pause;
 use agewise_cli::signal::Stop;
 use agewise_cli::units::{self, bytes_text, duration_text};
 
@@ -235,7 +234,7 @@ fn sort(
         }
         next = (next + interval).max(Instant::now());
         let wake = end.map_or(next, |end| end.min(next));
-        if pause::until(Some(agent), stop, wake) {
+        if observe::pause_until(Some(agent), stop, wake) {
             return Ok(is_first);
         }
     }
