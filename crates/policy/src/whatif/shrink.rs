@@ -277,8 +277,8 @@ impl Shrink {
         Act::Limit(self.steps[at].limit_bytes)
     }
 
-    /// The lowest step above this one that did no harm. If that does harm now, one step further, and
-    /// twice as far each time after that: so much waiting in a row is to end soon.
+    /// The lowest step above this one that did no harm. If that does harm now, one step further,
+    /// and twice as far each time after that: so much waiting in a row is to end soon.
     fn harmless_above(&self, at: usize) -> Option<usize> {
         let kept = self.outcomes.iter().filter(|of| of.is_kept);
         let limits = kept.map(|of| of.planned.limit_bytes);
