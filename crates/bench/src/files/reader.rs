@@ -16,7 +16,7 @@ use agewise_host::cgroup::Cgroup;
 use anyhow::{Context, bail, ensure};
 use hdrhistogram::Histogram;
 use io_uring::{IoUring, opcode, types};
-use memmap2::{Advice, Mmap};
+use memmap2::{Advice, Mmap, MmapOptions};
 
 use crate::PAGE_BYTES;
 use crate::reclaim::group::Group;
@@ -194,6 +194,7 @@ impl Served {
             Way::Sendfile => self.send(first, buffer.len())?,
             Way::Mapping => {
                 let map = self.map.as_ref().context("not mapped")?;
+                flush_tlb()?;
                 std::hint::black_box(map[(first * PAGE_BYTES) as usize]);
             }
             Way::IoUring => self.submit(first, &mut buffer)?,
@@ -273,4 +274,15 @@ fn sweep(file: &File, pages: u64, goes_on: &mut dyn FnMut(u64) -> bool) -> std::
         }
     }
     Ok(())
+}
+
+/// Drops all TLB entries of this process: unmapping more than 33 pages flushes everything. A read
+/// through an entry that survived a clear (`clear_refs` flushes none) would set no accessed bit.
+fn flush_tlb() -> std::io::Result<()> {
+    let length = 64 * PAGE_BYTES as usize;
+    MmapOptions::new()
+        .len(length)
+        .populate()
+        .map_anon()
+        .map(drop)
 }
