@@ -52,8 +52,8 @@ pub struct AgeArgs {
 
     /// Follow every page instead of a sample.
     ///
-    /// Beyond 192 MiB of resident memory a fixed sample is followed: small mappings, and up to 6144
-    /// blocks of 32 KiB of the others. Resident memory stays exact; each age bin then has a 95 %
+    /// Beyond 384 MiB of resident memory a fixed sample is followed: small mappings, and up to 6144
+    /// blocks of 64 KiB of the others. Resident memory stays exact; each age bin then has a 95 %
     /// interval, which is printed. A sample costs the same whatever the size of the program.
     #[arg(long)]
     pub exact: bool,

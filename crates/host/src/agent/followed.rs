@@ -13,7 +13,6 @@ use agewise_policy::workingset::Intervals;
 
 use super::{Agent, Space};
 use crate::access::{AddressRange, PAGE_BYTES, Resolution};
-use crate::page::pages_per_kernel_page;
 use crate::process::Status;
 use crate::vma::{Vma, VmaKind};
 
@@ -39,6 +38,7 @@ pub(super) struct Followed {
     level: Level,
     whole_limit: u64,
     files_whole: bool,
+    block_pages: u64,
     areas: Vec<Area>,
     /// Whether the ranges have been chosen for the current areas.
     is_chosen: bool,
@@ -59,11 +59,9 @@ impl Agent {
     pub(super) fn follow(&mut self) {
         let tells_pages = self.source.abilities().resolution == Resolution::Page;
         let sample = self.config.sample.filter(|_| tells_pages);
-        let mut bounds = sample.unwrap_or_default();
-        // A page of the kernel has one accessed bit.
-        bounds.block_pages = bounds.block_pages.max(pages_per_kernel_page());
+        let bounds = sample.unwrap_or_default();
         let resident = self.spaces().map(|space| space.resident_pages).sum();
-        let level = sample.map_or(0, |_| level_for(resident, 0, &bounds));
+        let level = sample.map_or(0, |bounds| level_for(resident, 0, &bounds));
         for space in self.spaces.values_mut() {
             space.take_mappings();
         }
@@ -149,6 +147,7 @@ impl Followed {
         }
         self.is_chosen = true;
         (self.level, self.whole_limit, self.files_whole) = (level, whole_limit, files_whole);
+        self.block_pages = bounds.block_pages;
         self.ranges.clear();
         self.of.clear();
         self.mappings.clear();

@@ -4,7 +4,7 @@
 use super::*;
 use crate::mix::hash;
 
-const BLOCK_PAGES: u64 = 8;
+const BLOCK_PAGES: u64 = 16;
 const LEVEL: Level = 4;
 /// Samples per layout and size of bin.
 const SAMPLES: u64 = 250;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! A fixed sample of memory, to estimate how much of it has which age.
 //!
-//! Histograms, curves and models need a sample, not every page: blocks of 128 MiB in total estimate
+//! Histograms, curves and models need a sample, not every page: blocks of 256 MiB in total estimate
 //! the ages of a terabyte to about one percent. So memory up to a bound is followed whole, and of
 //! larger memory a number of blocks ([`Bounds`]) that does not grow with it.
 //!
@@ -58,21 +58,20 @@ pub struct Bounds {
     /// Maximum number of blocks followed. Resident memory of as many pages is followed whole; of
     /// larger memory at least half as many blocks, or a quarter if it is only a little larger.
     pub blocks: u64,
-    /// Pages of a block, a power of two up to 512. Neighbours are alike, so a large block says
-    /// little more than a small one, and the program sets each accessed bit of it again.
+    /// Pages of a block, a power of two up to 512. Large blocks are cheaper to read; small ones say
+    /// more for the same number of pages, because neighbours are alike.
     pub block_pages: u64,
     /// Maximum number of pages in small mappings that are followed whole, resident or not.
     pub whole_pages: u64,
 }
 
 impl Default for Bounds {
-    /// Up to 192 MiB whole; of more, up to 6144 blocks of 32 KiB, and 64 MiB of small mappings. Not
-    /// a power of two: a program slightly larger than one should not get half as many blocks. The
-    /// entries of a block are one cache line.
+    /// Up to 384 MiB whole; of more, up to 6144 blocks of 64 KiB, and 64 MiB of small mappings. Not
+    /// a power of two: a program slightly larger than one should not get half as many blocks.
     fn default() -> Self {
         Bounds {
             blocks: 6 << 10,
-            block_pages: 8,
+            block_pages: 16,
             whole_pages: 1 << 14,
         }
     }
