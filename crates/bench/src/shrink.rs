@@ -59,8 +59,8 @@ pub(super) struct Args {
     #[arg(long, value_name = "DURATION", default_value = "20s")]
     #[arg(value_parser = units::positive_duration)]
     duration: Duration,
-    /// How long waiting is measured at each fixed limit.
-    #[arg(long, value_name = "DURATION", default_value = "8s")]
+    /// How long waiting is measured at each fixed limit. It may grow for half a minute.
+    #[arg(long, value_name = "DURATION", default_value = "30s")]
     #[arg(value_parser = units::positive_duration)]
     window: Duration,
     /// How to print.
@@ -77,7 +77,7 @@ const COLUMNS: &str =
 struct Row {
     record: &'static str,
     load: String,
-    /// Usage without a limit.
+    /// Usage without a limit, after it was watched.
     usage_bytes: u64,
     /// The final limit; null if nothing was taken.
     limit_bytes: Option<u64>,
@@ -119,7 +119,6 @@ pub(super) fn measure(program: &Path, args: &Args, stop: &Stop) -> anyhow::Resul
 
 fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<Row> {
     let scene = Scene::start(program, args, load, stop)?;
-    let usage_bytes = scene.usage_bytes()?;
     let ended = AtomicBool::new(false);
     let (shrunk, waits) = std::thread::scope(|scope| {
         let waits = scope.spawn(|| scene.waits(&ended));
@@ -127,7 +126,7 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
         ended.store(true, Ordering::Relaxed);
         (shrunk, waits.join())
     });
-    let (limit_bytes, wait_ratio) = shrunk?;
+    let (usage_bytes, limit_bytes, wait_ratio) = shrunk?;
     let waits = waits.ok().context("the thread that samples panicked")??;
     scene.end()?;
     let best_bytes = best(program, args, load, usage_bytes, stop)?;
@@ -242,8 +241,12 @@ fn counted(cgroup: &Cgroup) -> anyhow::Result<Cgroup> {
     cgroup.counterpart(&unified, &proc)?.context(UNCOUNTED)
 }
 
-/// Runs `agewise shrink`; returns the final limit, and the share of waiting there.
-fn shrink(program: &Path, args: &Args, scene: &Scene<'_>) -> anyhow::Result<(Option<u64>, f64)> {
+/// Runs `agewise shrink`; returns the usage before, the final limit, and how much is waited there.
+fn shrink(
+    program: &Path,
+    args: &Args,
+    scene: &Scene<'_>,
+) -> anyhow::Result<(u64, Option<u64>, f64)> {
     let state = tempfile::tempdir()?;
     let mut command = service::apart(program);
     command.args([
@@ -253,15 +256,21 @@ fn shrink(program: &Path, args: &Args, scene: &Scene<'_>) -> anyhow::Result<(Opt
     command.args(["--max-wait", &format!("{}%", args.max_wait * 100.0)]);
     command.args(["--duration", &format!("{}ms", args.duration.as_millis())]);
     command.env("STATE_DIRECTORY", state.path());
-    follow(command, scene)?;
+    let usage_bytes = match follow(command, scene)? {
+        Some(verdict) => verdict["usage_before_bytes"].as_u64(),
+        None => Some(scene.usage_bytes()?),
+    };
+    let usage_bytes = usage_bytes.context("the verdict has no usage_before_bytes")?;
     // A limit that is kept is hard in v1, and the command no longer keeps the kernel from killing.
     let fresh = FreshStatistics::start()?;
     fresh.add(scene.group.cgroup());
-    Ok((scene.limit_bytes()?, scene.wait_ratio(args.window)?))
+    let wait_ratio = scene.wait_ratio(args.window)?;
+    Ok((usage_bytes, scene.limit_bytes()?, wait_ratio))
 }
 
-/// Runs the command to its end. That it stepped back, and why, is a result, not an error.
-fn follow(mut command: Command, scene: &Scene<'_>) -> anyhow::Result<()> {
+/// Runs the command to its end; returns its last record, or nothing if it refused. That it stepped
+/// back, and why, is a result, not an error.
+fn follow(mut command: Command, scene: &Scene<'_>) -> anyhow::Result<Option<serde_json::Value>> {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
@@ -275,18 +284,19 @@ fn follow(mut command: Command, scene: &Scene<'_>) -> anyhow::Result<()> {
     }
     let done = child.wait_with_output()?;
     let lines = String::from_utf8_lossy(&done.stdout);
-    let verdict = lines.lines().last().and_then(|line| {
-        let line: serde_json::Value = serde_json::from_str(line).ok()?;
-        Some(line.get("verdict")?.as_str()?.to_owned())
-    });
+    let last = lines.lines().last().map(serde_json::from_str);
+    let last: Option<serde_json::Value> = last.and_then(Result::ok);
     let said = String::from_utf8_lossy(&done.stderr);
-    match verdict.as_deref() {
+    match last.as_ref().and_then(|line| line["verdict"].as_str()) {
         Some("reached") => {}
         Some(verdict) => agewise_cli::note!("it ended with: {verdict}"),
-        None if said.contains("refused") => agewise_cli::note!("{}", said.trim_end()),
+        None if said.contains("refused") => {
+            agewise_cli::note!("{}", said.trim_end());
+            return Ok(None);
+        }
         None => bail!("{}", said.trim_end()),
     }
-    Ok(())
+    Ok(last)
 }
 
 /// Finds the smallest harmless fixed limit. Each is tried on a new program: what an earlier limit

@@ -5,7 +5,7 @@
 use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy, Mounts};
 use agewise_host::pressure::{Psi, Resource};
 use agewise_host::root::ProcRoot;
-use agewise_policy::whatif::shrink::Facts;
+use agewise_policy::whatif::Facts;
 
 /// How long a counterpart is believed to hold the same processes. To find out takes lists of all of
 /// them, and counters are read every half second.

@@ -10,8 +10,8 @@ use agewise_cli::counters::Counters;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{Throttle, ThrottleError};
+use agewise_policy::whatif::Facts;
 use agewise_policy::whatif::keep::{Change, Idle, Keeper, Room, STEP_BYTES_MAX, Wanted, Why};
-use agewise_policy::whatif::shrink::Facts;
 use agewise_policy::whatif::{Curves, Prices};
 
 use super::curves::{Files, beyond_bytes};

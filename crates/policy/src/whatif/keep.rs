@@ -6,7 +6,8 @@
 //! to set. Like [`Shrink`] it neither waits nor touches anything.
 
 use super::plan::{Goal, Steps, Terms, plan};
-use super::shrink::{Act, Facts, Shrink, Verdict, first_of_window, waits_too_long};
+use super::shrink::{Act, Shrink, Verdict};
+use super::waiting::{Facts, Waiting};
 use super::{Bound, Curves, Estimate, Prices};
 
 /// The rest between two attempts to lower the limit.
@@ -121,8 +122,8 @@ pub struct Change {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// The limit stays: counters of the last seconds, oldest first.
-    Holding(Vec<Facts>),
+    /// The limit stays.
+    Holding(Waiting),
     /// The limit is being lowered.
     Shrinking(Box<Shrink>),
 }
@@ -151,7 +152,7 @@ impl Keeper {
     pub fn new(wanted: Wanted) -> Self {
         Keeper {
             wanted,
-            state: State::Holding(Vec::new()),
+            state: State::Holding(Waiting::default()),
             limit_bytes: None,
             unlimited_bytes: 0,
             beyond_bytes: 0,
@@ -191,10 +192,10 @@ impl Keeper {
                 let predicted = shrink.held().map(|step| step.wait_ratio);
                 self.carry_on(act, verdict, predicted, facts)
             }
-            State::Holding(window) => {
-                let first = first_of_window(window, facts);
-                let is_waiting = waits_too_long(first, facts, room.prices, self.wanted.wait_max);
-                match self.limit_bytes.filter(|_| is_waiting) {
+            State::Holding(waiting) => {
+                waiting.add(facts, room.prices, self.wanted.wait_max);
+                let harm = waiting.harm(room.prices, self.wanted.wait_max);
+                match self.limit_bytes.filter(|_| harm.is_some()) {
                     Some(limit_bytes) => Some(self.raise(limit_bytes, facts)),
                     None => self.lower(facts, room, curves),
                 }
@@ -214,7 +215,7 @@ impl Keeper {
     pub fn fail(&mut self, now_ms: u64) {
         self.rest(now_ms);
         self.limit_bytes = None;
-        self.state = State::Holding(Vec::new());
+        self.state = State::Holding(Waiting::default());
     }
 
     /// What a rehearsal would do; the next answer comes after a rest.
@@ -250,7 +251,7 @@ impl Keeper {
             Verdict::Underway if is_back => Why::Waiting,
             Verdict::Underway => Why::Curve,
             Verdict::Reached => {
-                self.state = State::Holding(vec![facts]);
+                self.state = State::Holding(Waiting::new(facts));
                 self.rest_ms = REST_MS;
                 self.lower_at_ms = Some(facts.now_ms + self.rest_ms);
                 Why::Curve
@@ -259,7 +260,7 @@ impl Keeper {
             Verdict::Unpredicted => Why::Unpredicted,
         };
         if !matches!(verdict, Verdict::Underway | Verdict::Reached) {
-            self.state = State::Holding(vec![facts]);
+            self.state = State::Holding(Waiting::new(facts));
             self.raised_ms = Some(facts.now_ms);
             self.rest(facts.now_ms);
         }
@@ -278,7 +279,7 @@ impl Keeper {
     }
 
     fn raise(&mut self, limit_bytes: u64, facts: Facts) -> Change {
-        self.state = State::Holding(vec![facts]);
+        self.state = State::Holding(Waiting::new(facts));
         self.rest(facts.now_ms);
         let raised_ms = self.raised_ms.replace(facts.now_ms);
         let is_again = raised_ms.is_some_and(|at_ms| facts.now_ms < at_ms + RAISED_MS);
@@ -354,7 +355,7 @@ impl Keeper {
 
     fn set(&mut self, limit_bytes: Option<u64>, why: Why) -> Change {
         if limit_bytes.is_none() {
-            self.state = State::Holding(Vec::new());
+            self.state = State::Holding(Waiting::default());
             self.unlimited_bytes = 0;
         }
         self.change(limit_bytes, why)

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::whatif::Decider;
-use crate::whatif::shrink::WINDOW_MS;
+use crate::whatif::waiting::WINDOW_MS;
 
 const FULL: u64 = 1 << 30;
 const PRICES: Prices = Prices::exact(10_000.0, 0.0);

@@ -50,6 +50,7 @@ mod sample;
 pub mod shrink;
 mod stack;
 mod tally;
+mod waiting;
 
 use crate::generations::PageType;
 use crate::sample::Level;
@@ -60,6 +61,7 @@ pub use curve::{
 };
 pub use history::{History, HistoryError};
 pub use sample::{Filter, page_hash};
+pub use waiting::Facts;
 
 use first_use::may_return;
 use pool::{Pools, ReusePools, pools};
