@@ -33,9 +33,10 @@ use print::{COLUMNS, Record, Summary, print_plan, print_summary, verdict_name};
 /// the kernel's LRU, and refuses if the curve exceeds --max-wait. Then it lowers a limit in steps
 /// of a thirty-second: memory.high (v2, after memory.reclaim), or memory.limit_in_bytes (v1, where
 /// the kernel kills if it cannot reclaim). Each step is held for some seconds and compared with the
-/// prediction. If waiting exceeds --max-wait over two seconds, the limit goes back to the previous
-/// step at once; half of the step is tried later, and then a quarter, because pages in use that
-/// leave with others come back.
+/// prediction. If waiting exceeds --max-wait for some seconds in a row, or clearly over two, the
+/// limit goes back to the previous step at once; half of the step is tried later, and then a
+/// quarter, because pages in use that leave with others come back. The last limit is held for half
+/// a minute.
 ///
 /// The limit is removed when the command ends, however it ends, unless --keep is given and a step
 /// succeeded. Every change is recorded before it is made: `agewise daemon --undo` undoes what a
