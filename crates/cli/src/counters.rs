@@ -41,6 +41,7 @@ impl Counters {
             now_ms,
             faults: [stat.refaults_anon_pages, stat.refaults_file_pages],
             waited_us: self.waited_us(cgroup, now_ms),
+            usage_bytes: cgroup.usage_bytes()?,
             is_blind: false,
         })
     }

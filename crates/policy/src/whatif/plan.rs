@@ -99,7 +99,7 @@ impl Steps {
 pub(super) const STEP_PART: u64 = 32;
 /// Below the goal, the predicted waiting may be this many times the allowed waiting: prices are not
 /// wrong by more.
-const FURTHER_FACTOR: f64 = 4.0;
+pub(super) const FURTHER_FACTOR: f64 = 4.0;
 /// A step can be taken in this many parts: where all of it would do harm, a part of it may not.
 pub const PARTS: usize = 4;
 /// The least memory that a step takes, bytes.

@@ -5,16 +5,16 @@
 //! [`plan`](super::plan) uses the curve. [`Shrink`] takes the time and the counters of the cgroup
 //! and returns the next action. It neither waits nor touches anything, so the same code runs for a
 //! real cgroup and for a simulated one. The cost of a page is only known to a factor of about two,
-//! and the waiting at a step reveals that factor: so it continues below the likely goal as long as
-//! the measurements predict that the next step does no harm either.
+//! and the waiting at a step reveals that factor: so with [`Goal::Auto`] it goes on, above the
+//! likely goal and below it, as long as the measurements lead to expect no harm at the next step.
 //!
 //! A step that does harm has not shown that the limit is too low: the kernel also takes pages that
-//! are in use, all at once, and these come back over some seconds. So it is taken back, and shorter
-//! ones follow; if even the shortest does harm, the limit is too low. It ends once a limit that it
-//! went back to holds: one that held before may not any more. Waiting fluctuates, so the first time
-//! that one does a little harm, it goes on from the one above.
+//! are in use, all at once, and these come back over some seconds. So it is taken back, and once
+//! they are back, shorter ones follow; if even the shortest does harm, the limit is too low. It
+//! ends once a limit that it went back to holds: one that held before may not any more. Waiting
+//! fluctuates, so the first time that one does a little harm, it goes on from the one above.
 
-use super::plan::{PARTS, Planned, Steps, Terms};
+use super::plan::{FURTHER_FACTOR, Goal, PARTS, Planned, Steps, Terms};
 use super::waiting::{Facts, MUCH, Waiting};
 
 /// What to do next.
@@ -35,7 +35,8 @@ pub enum Act {
 pub enum Verdict {
     /// It has not ended.
     Underway,
-    /// The goal was reached, and held.
+    /// The goal was reached, and held. With [`Goal::Auto`] that is the lowest limit at which the
+    /// measurements lead to expect no harm.
     Reached,
     /// Tasks waited more than is allowed.
     Waiting,
@@ -56,8 +57,8 @@ pub struct Outcome {
     pub is_kept: bool,
 }
 
-/// A step on the way to the goal is held for this long before the next one, if there is little
-/// waiting.
+/// A step on the way to the goal is held for this long before the next one, if that one is expected
+/// to show little waiting.
 const HOLD_MS: u64 = 4_000;
 /// Otherwise, and the goal and what is below it, for this long: there a measurement decides how to
 /// go on, and pages that left come back late.
@@ -70,6 +71,15 @@ const LAST_HOLD_MS: u64 = 30_000;
 const SETTLE_MS: u64 = 1_000;
 /// Until then, waiting may be this many times what is allowed.
 const SETTLE_FACTOR: f64 = 10.0;
+/// What a harmful step took comes back, whatever the limit: the one that it went back to is judged
+/// once the memory has grown to it, or after this time if it does not.
+const REFILL_MS: u64 = 15_000;
+/// Memory at its limit may be this far below it: the kernel charges and reclaims up to 64 pages at
+/// once (0.4 MiB below was the most seen, with two processors).
+const REFILLED_BYTES: u64 = 512 << 10;
+/// The waiting expected at a step may be this share of what is allowed. Single seconds deviate by a
+/// fifth: with more, several in a row soon exceed it, and the step is taken back.
+const EXPECTED_SHARE: f64 = 0.92;
 /// Fewer faults per second than this are too few to be compared with a prediction.
 const FAULTS_FEW: f64 = 10.0;
 /// This many steps in a row may have more faults than predicted.
@@ -88,6 +98,9 @@ pub struct Shrink {
     harmless: Option<usize>,
     /// A step takes at most this many parts: half of what did harm last.
     stride: usize,
+    /// It went back to the current step: until the memory has grown to that limit, nothing leaves
+    /// because of it.
+    is_refilling: bool,
     /// Counters when the limit was set.
     since: Facts,
     /// When the first step may be taken, ms.
@@ -118,6 +131,7 @@ impl Shrink {
             at: None,
             harmless: None,
             stride: PARTS,
+            is_refilling: false,
             since: Facts::default(),
             first_at_ms: 0,
             settled: None,
@@ -155,13 +169,8 @@ impl Shrink {
         let (prices, wait_max) = (self.terms.prices, self.terms.wait_max);
         self.waiting.add(facts, prices, wait_max);
         if self.settled.is_none() {
-            let held_ms = facts.now_ms.saturating_sub(self.since.now_ms);
-            let (_, wait) = self.rates(self.since, facts);
-            if held_ms >= SETTLE_MS / 2 && wait > wait_max * SETTLE_FACTOR {
-                return self.back(at, [self.since, facts], Verdict::Waiting);
-            }
-            if held_ms < SETTLE_MS {
-                return Act::Wait;
+            if let Some(act) = self.settle(at, facts) {
+                return act;
             }
             self.waiting.forget();
         }
@@ -197,6 +206,21 @@ impl Shrink {
         }
     }
 
+    /// What to do until the effects of a new limit have settled; `None` once they have.
+    fn settle(&mut self, at: usize, facts: Facts) -> Option<Act> {
+        let held_ms = facts.now_ms.saturating_sub(self.since.now_ms);
+        if self.is_refilling {
+            let full_bytes = self.steps[at].limit_bytes.saturating_sub(REFILLED_BYTES);
+            let is_below = facts.usage_bytes.is_some_and(|bytes| bytes < full_bytes);
+            return (is_below && held_ms < REFILL_MS).then_some(Act::Wait);
+        }
+        let (_, wait) = self.rates(self.since, facts);
+        if held_ms >= SETTLE_MS / 2 && wait > self.terms.wait_max * SETTLE_FACTOR {
+            return Some(self.back(at, [self.since, facts], Verdict::Waiting));
+        }
+        (held_ms < SETTLE_MS).then_some(Act::Wait)
+    }
+
     /// Ends at this step if it has been held for long enough.
     fn end(&mut self, at: usize, held_ms: u64) -> Act {
         if held_ms < LAST_HOLD_MS {
@@ -211,8 +235,11 @@ impl Shrink {
 
     /// How long a step is held, given the waiting at it so far.
     fn hold_ms(&self, at: usize, wait: f64) -> u64 {
-        let is_calm = wait <= self.terms.wait_max / 2.0;
-        match at + 1 < self.to_goal && self.ending.is_none() && is_calm {
+        if at + 1 >= self.to_goal || self.ending.is_some() {
+            return MEASURE_HOLD_MS;
+        }
+        let next = &self.steps[self.towards_goal(at + 1)];
+        match self.expected_wait(at, wait, next) <= self.terms.wait_max / 2.0 {
             true => HOLD_MS,
             false => MEASURE_HOLD_MS,
         }
@@ -225,23 +252,45 @@ impl Shrink {
         end.min(self.to_goal).saturating_sub(1)
     }
 
-    /// The following step, given the waiting at this one. Below the goal: the lowest limit within a
-    /// step that is harmless when its prediction is wrong by the same factor.
+    /// The following step, given the waiting at this one; `None` if there is none, or if it would
+    /// miss the target: with `auto` that is to do no harm, with bytes it is their number.
     fn following(&self, at: usize, wait: f64) -> Option<usize> {
         if self.ending.is_some() {
             return None;
         }
-        if at + 1 < self.to_goal {
-            return Some(self.towards_goal(at + 1));
-        }
-        let likely = self.steps[at].wait_ratio.likely;
-        let is_harmless = |of: &&Planned| {
-            let expected = of.wait_ratio.likely * wait / likely;
-            likely > 0.0 && expected <= self.terms.wait_max
+        let last = match at + 1 < self.to_goal {
+            true => self.towards_goal(at + 1),
+            false => (at + self.stride).min(self.steps.len() - 1),
         };
-        let further = self.steps[at + 1..].iter().take(self.stride);
+        let Goal::Auto(_) = self.terms.goal else {
+            return (last > at).then_some(last);
+        };
+        // Waiting grows ever faster, which a line through two measurements does not show.
+        let is_calm = wait <= self.terms.wait_max / 2.0;
+        let parts = if is_calm { PARTS } else { PARTS / 2 };
+        let most = self.terms.wait_max * EXPECTED_SHARE;
+        let is_harmless = |of: &&Planned| self.expected_wait(at, wait, of) <= most;
+        let further = self.steps[at + 1..=last].iter().take(parts);
         let count = further.take_while(is_harmless).count();
         (count > 0).then_some(at + count)
+    }
+
+    /// The waiting at a lower limit if its prediction is wrong by the same factor as this step's,
+    /// or more if waiting grows as it did since the step before.
+    fn expected_wait(&self, at: usize, wait: f64, lower: &Planned) -> f64 {
+        let this = &self.steps[at];
+        let likely = this.wait_ratio.likely;
+        let factor = if likely > 0.0 { wait / likely } else { 1.0 };
+        let factor = factor.clamp(1.0 / FURTHER_FACTOR, FURTHER_FACTOR);
+        let predicted = (lower.wait_ratio.likely - likely) * factor;
+        let is_above = |of: &&Outcome| of.planned.limit_bytes > this.limit_bytes;
+        let kept = self.outcomes.iter().filter(|of| of.is_kept);
+        let measured = kept.rev().find(is_above).map_or(0.0, |before| {
+            let step_bytes = before.planned.limit_bytes - this.limit_bytes;
+            let further_bytes = this.limit_bytes.saturating_sub(lower.limit_bytes);
+            (wait - before.wait_ratio) * further_bytes as f64 / step_bytes as f64
+        });
+        wait + predicted.max(measured)
     }
 
     fn begin(&mut self, at: usize, facts: Facts) -> Act {
@@ -252,7 +301,7 @@ impl Shrink {
         if self.at.replace(at).is_none() {
             self.waiting = Waiting::new(facts);
         }
-        self.since = facts;
+        (self.since, self.is_refilling) = (facts, false);
         self.settled = None;
         Act::Limit(step.limit_bytes)
     }
@@ -272,10 +321,9 @@ impl Shrink {
         self.stride = (parts / 2).max(1);
         self.at = self.harmless_above(at);
         self.harmless = self.at;
-        // What a harmful step took comes back. What did no harm before took nothing just now.
-        self.settled = (parts == 0).then_some(to);
+        self.settled = None;
         self.waiting.forget();
-        self.since = to;
+        (self.since, self.is_refilling) = (to, true);
         let Some(at) = self.at else {
             self.first_at_ms = to.now_ms + HOLD_MS;
             self.verdict = self.ending.unwrap_or(self.verdict);

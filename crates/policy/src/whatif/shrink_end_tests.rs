@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Where it ends.
 
-use super::super::Curves;
 use super::super::plan::{Goal, plan};
+use super::super::{Bound, Curves};
 use super::tests::{FULL, World, curves, terms};
 use super::*;
 
@@ -59,6 +59,26 @@ fn after_the_last_step_it_goes_back_by_single_ones() {
     let need_percent = (limit - terms.beyond_bytes) as f64 / FULL as f64 * 100.0 + 1.5;
     let (_, above, _) = run(vec![(ended_ms - 5000, curves(need_percent, 200.0))]);
     assert_eq!(above, kept[kept.len() - 2]);
+}
+
+/// With `auto`, a step that is expected to do harm is not taken, whether above the goal or below.
+#[test]
+fn a_step_that_the_measurement_forbids_is_not_taken() {
+    let curves = curves(60.0, 10.0);
+    let lowest = |goal| {
+        let terms = terms(goal);
+        let mut shrink = Shrink::new(plan(&curves, &terms).unwrap(), terms);
+        let mut world = World::new(curves.clone());
+        // Each page costs twice as much as reckoned: 100 faults per second are allowed, at 50 %.
+        world.fault_ns = 20_000.0;
+        let over_ms = world.run(&mut shrink, terms.wait_max);
+        let limit = world.limit_bytes.unwrap();
+        (over_ms > 0, shrink.verdict(), limit > FULL / 2)
+    };
+    let auto = lowest(Goal::Auto(Bound::Likely));
+    assert_eq!(auto, (false, Verdict::Reached, true));
+    let bytes = lowest(Goal::Bytes(FULL * 45 / 100));
+    assert_eq!(bytes, (true, Verdict::Waiting, true));
 }
 
 /// Waiting fluctuates: a little too much of it for some seconds is forgiven once.

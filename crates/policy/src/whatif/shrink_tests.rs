@@ -2,6 +2,7 @@
 use proptest::prelude::*;
 
 use super::super::plan::{Goal, Refusal, STEP_PART, plan};
+use super::super::waiting::SECOND_MS;
 use super::super::{Bound, Curves, Decider, Estimate, Prices};
 use super::*;
 
@@ -47,6 +48,8 @@ fn no_step_takes_more_than_its_maximum() {
 pub(super) struct World {
     curves: Curves,
     pub(super) limit_bytes: Option<u64>,
+    /// Grows with each fault, up to the limit.
+    usage_bytes: f64,
     faults: f64,
     pub(super) now_ms: u64,
     /// How many faults each page that leaves at a step causes soon.
@@ -56,7 +59,7 @@ pub(super) struct World {
     /// From when on other curves are true, ms, and these, latest first.
     pub(super) later: Vec<(u64, Curves)>,
     /// The cost of a fault. If it differs from the terms, the kernel's counter shows it.
-    fault_ns: f64,
+    pub(super) fault_ns: f64,
 }
 
 impl World {
@@ -64,6 +67,7 @@ impl World {
         World {
             curves,
             limit_bytes: None,
+            usage_bytes: (FULL + (2 << 20)) as f64,
             faults: 0.0,
             now_ms: 5000,
             back_share: 0.0,
@@ -81,6 +85,7 @@ impl World {
                 now_ms: self.now_ms,
                 faults: [self.faults as u64, 0],
                 waited_us: Some((self.faults * self.fault_ns / 1e3) as u64),
+                usage_bytes: Some(self.usage_bytes as u64),
                 is_blind: false,
             };
             match shrink.next(facts) {
@@ -102,10 +107,13 @@ impl World {
             if let Some((_, curves)) = self.later.pop_if(|(at_ms, _)| *at_ms <= self.now_ms) {
                 self.curves = curves;
             }
-            let memory = self
-                .limit_bytes
-                .unwrap_or(u64::MAX / 2)
-                .saturating_sub(2 << 20);
+            // Without a limit, all that it lacks is there at once.
+            let most_bytes = self.limit_bytes.map_or(f64::MAX, |of| of as f64);
+            self.usage_bytes = match self.limit_bytes {
+                Some(_) => self.usage_bytes.min(most_bytes),
+                None => (2 * FULL) as f64,
+            };
+            let memory = (self.usage_bytes as u64).saturating_sub(2 << 20);
             let rate = self
                 .curves
                 .at(Decider::Kernel, memory)
@@ -115,8 +123,17 @@ impl World {
             let rate = rate + self.out_pages / 2.0;
             self.out_pages *= 7.0 / 8.0;
             self.faults += rate / 4.0;
-            let is_over = rate * self.fault_ns / 1e9 > wait_max;
-            over_ms = if is_over { over_ms + 250 } else { 0 };
+            self.usage_bytes = (self.usage_bytes + rate / 4.0 * 4096.0).min(most_bytes);
+            // Less than one fault per second too much cannot be detected.
+            let counted = (rate - 1000.0 / SECOND_MS as f64).max(0.0);
+            let is_over = counted * self.fault_ns / 1e9 > wait_max;
+            // What comes back below the limit comes back whatever the limit is.
+            let is_refilling = self.usage_bytes < most_bytes && self.limit_bytes.is_some();
+            over_ms = match is_over {
+                true if is_refilling => over_ms,
+                true => over_ms + 250,
+                false => 0,
+            };
             most_ms = most_ms.max(over_ms);
         }
         panic!("it does not end");
@@ -272,7 +289,7 @@ fn faults_of_what_a_harmful_step_took_are_no_surprise() {
             now_ms,
             faults: [faults, 0],
             waited_us: Some(waited_ms * 1000),
-            is_blind: false,
+            ..Facts::default()
         })
     };
     // Twice more than predicted, without harm.
@@ -291,6 +308,48 @@ fn faults_of_what_a_harmful_step_took_are_no_surprise() {
     let half = held.midpoint(harmful);
     assert_eq!(next(15_000, 2500, 100), Act::Limit(half));
     assert_eq!(shrink.outcomes().len(), 3, "no step is noted twice");
+}
+
+/// What comes back after a harmful step shows nothing about a limit that takes nothing meanwhile.
+#[test]
+fn a_limit_that_it_went_back_to_is_judged_once_the_memory_has_grown_to_it() {
+    let terms = terms(Goal::Bytes(FULL / 2));
+    let mut shrink = Shrink::new(plan(&curves(20.0, 100.0), &terms).unwrap(), terms);
+    let mut next = |now_ms, waited_ms: u64, usage_bytes| {
+        shrink.next(Facts {
+            now_ms,
+            waited_us: Some(waited_ms * 1000),
+            usage_bytes: Some(usage_bytes),
+            ..Facts::default()
+        })
+    };
+    let Act::Limit(held) = next(0, 0, terms.usage_bytes) else {
+        panic!("no first step");
+    };
+    assert_eq!(next(1000, 0, held), Act::Wait);
+    let Act::Limit(harmful) = next(4000, 0, held) else {
+        panic!("no second step");
+    };
+    assert_eq!(next(5000, 0, harmful), Act::Wait);
+    assert_eq!(next(7000, 10, harmful), Act::Limit(held));
+    // Ten times as much as is allowed, for ten seconds.
+    let refilled = held - REFILLED_BYTES;
+    for second in 1..10 {
+        let waited_ms = 10 + second * 20;
+        assert_eq!(
+            next(7000 + second * 1000, waited_ms, refilled - 1),
+            Act::Wait
+        );
+    }
+    assert_eq!(next(17_000, 210, refilled), Act::Wait);
+    let half = held.midpoint(harmful);
+    assert_eq!(next(20_000, 210, held), Act::Limit(half));
+    // One that does with less never grows to it.
+    assert_eq!(next(21_000, 210, half), Act::Wait);
+    assert_eq!(next(23_000, 220, half), Act::Limit(held));
+    assert_eq!(next(23_000 + REFILL_MS, 220, half), Act::Wait);
+    let after = next(26_000 + REFILL_MS, 220, half);
+    assert!(matches!(after, Act::Limit(_)), "{after:?}");
 }
 
 #[test]
@@ -315,7 +374,7 @@ fn the_kernels_own_count_of_waiting_is_believed() {
         now_ms,
         faults: [0; 2],
         waited_us: Some(waited_us),
-        is_blind: false,
+        ..Facts::default()
     };
     assert!(matches!(shrink.next(facts(0, 7)), Act::Limit(_)));
     assert_eq!(shrink.next(facts(1000, 7)), Act::Wait);
@@ -332,8 +391,8 @@ fn the_kernels_own_count_of_waiting_is_believed() {
 
 #[test]
 fn where_a_fault_costs_less_than_reckoned_it_goes_further_and_never_hurts() {
-    // 200 faults per second are allowed at the assumed cost, 400 at the real one: 56 percent
-    // instead of 58.
+    // 200 faults per second are allowed at the assumed cost, 1000 at the real one, and 184 and 920
+    // expected: 50.8 percent instead of 58.2.
     let curves = curves(60.0, 100.0);
     let terms = terms(Goal::Auto(Bound::Likely));
     let lowest = |fault_ns: f64| {
@@ -347,10 +406,11 @@ fn where_a_fault_costs_less_than_reckoned_it_goes_further_and_never_hurts() {
         (goal, world.limit_bytes.unwrap())
     };
     let (goal, limit) = lowest(10_000.0);
-    assert_eq!(goal, limit);
+    let part = terms.usage_bytes / STEP_PART / PARTS as u64;
+    assert!((goal..goal + part).contains(&limit), "{limit} of {goal}");
     let (goal, limit) = lowest(2_000.0);
     assert!(
-        limit < goal && limit >= FULL * 50 / 100,
+        limit < goal && limit >= FULL * 508 / 1000,
         "{limit} of {goal}"
     );
 }
@@ -359,14 +419,14 @@ fn where_a_fault_costs_less_than_reckoned_it_goes_further_and_never_hurts() {
 #[test]
 fn where_a_step_would_hurt_a_part_of_it_follows() {
     // 200 faults per second are allowed at the assumed cost, reached at 58 percent; at the real one
-    // 500, reached at 55.
+    // 500, and 460 expected, reached at 55.4.
     let curves = curves(60.0, 100.0);
     let terms = terms(Goal::Auto(Bound::Likely));
     let mut shrink = Shrink::new(plan(&curves, &terms).unwrap(), terms);
     let mut world = World::new(curves);
     world.fault_ns = 4_000.0;
     assert_eq!(world.run(&mut shrink, terms.wait_max), 0);
-    let least = FULL * 55 / 100 + terms.beyond_bytes;
+    let least = FULL * 554 / 1000 + terms.beyond_bytes;
     let limit = world.limit_bytes.unwrap();
     let part = terms.usage_bytes / STEP_PART / PARTS as u64;
     assert!((least..least + part).contains(&limit), "{limit}, {least}");

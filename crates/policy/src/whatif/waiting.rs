@@ -19,6 +19,8 @@ pub struct Facts {
     /// kernel does not report it. It is then computed from faults and prices: the kernel's count of
     /// the machine is no bound, but a mean over the processors, on which others may wait less.
     pub waited_us: Option<u64>,
+    /// Memory charged to it; `None` if that is not known.
+    pub usage_bytes: Option<u64>,
     /// Accessed bits were cleared recently, and will then be left alone for so long that it is
     /// better to wait: the kernel cannot see what is in use, and would take pages that are.
     pub is_blind: bool,
@@ -29,7 +31,7 @@ pub(super) const WINDOW_MS: u64 = 2_000;
 pub(super) const MUCH: f64 = 2.0;
 /// Each second of this period may not exceed what is allowed.
 const ROW_MS: u64 = 3_500;
-const SECOND_MS: u64 = 1_000;
+pub(super) const SECOND_MS: u64 = 1_000;
 
 /// What is known of the last seconds.
 #[derive(Clone, Debug, Default)]

@@ -42,9 +42,9 @@ use print::{COLUMNS, Record, Summary, print_plan, print_summary, verdict_name};
 /// succeeded. Every change is recorded before it is made: `agewise daemon --undo` undoes what a
 /// killed shrink left. While a daemon acts on this machine, shrink refuses to run.
 ///
-/// With `auto`, the estimated cost of a page may be too high. Below the goal, shrink therefore
-/// continues step by step, as long as the measurement at one step predicts that the next stays
-/// within --max-wait.
+/// With `auto`, the estimated cost of a page may be too high or too low. So shrink goes on, also
+/// below what the curve allows, as long as the measurement at one step leads to expect that the
+/// next stays within --max-wait, and ends above it if not.
 ///
 /// Waiting is the kernel's own count if it keeps one (memory.pressure: v2, or v1 if the processes
 /// are also in a cgroup of the same path in the unified hierarchy), otherwise faults times what one
