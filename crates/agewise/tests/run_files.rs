@@ -142,7 +142,9 @@ fn cold_files_of_a_program_leave_and_those_of_others_stay() {
     let would = rehearsed["dropped"]["rehearsed_bytes"].as_u64();
     assert!(would >= Some(HALF_BYTES * 9 / 10), "{rehearsed}");
     assert_eq!(rehearsed["dropped"]["left_bytes"], 0, "{rehearsed}");
-    assert_eq!(cached(&run.file, 0..PAGES), PAGES * PAGE, "{rehearsed}");
+    // Others may reclaim a little meanwhile: a DAMON scheme took 64 pages of it once.
+    let still = cached(&run.file, 0..PAGES);
+    assert!(still >= PAGES * PAGE * 9 / 10, "{still}: {rehearsed}");
 
     // What the first program read stays charged to its cgroup, which is gone.
     let _file = uncached(&run.at("file"));
