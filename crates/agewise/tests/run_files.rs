@@ -50,7 +50,9 @@ impl Run {
     fn until(&self, more: &[&str], is_enough: impl Fn() -> bool) -> Option<Value> {
         let script = "cat $1 > /dev/null; while [ ! -e $2 ]; do head -c $3 $1 > /dev/null; \
                       sleep 0.1; done";
-        let _ = fs::remove_file(self.at("stop"));
+        for old in ["stop", "report"] {
+            let _ = fs::remove_file(self.at(old));
+        }
         let child = Command::new(AGEWISE)
             .args(["run", "--older-than", "2s", "--interval", "500ms"])
             .args(["--files", "--report"])
@@ -136,15 +138,22 @@ fn cold_files_of_a_program_leave_and_those_of_others_stay() {
     let other_bytes = cached(&other_file, 0..PAGES);
 
     let long = Duration::from_secs(20);
-    let Some(rehearsed) = run.until(&["--dry-run"], || run.has_run_for(long)) else {
-        return;
-    };
-    let would = rehearsed["dropped"]["rehearsed_bytes"].as_u64();
-    assert!(would >= Some(HALF_BYTES * 9 / 10), "{rehearsed}");
-    assert_eq!(rehearsed["dropped"]["left_bytes"], 0, "{rehearsed}");
-    // Others may reclaim a little meanwhile: a DAMON scheme took 64 pages of it once.
-    let still = cached(&run.file, 0..PAGES);
-    assert!(still >= PAGES * PAGE * 9 / 10, "{still}: {rehearsed}");
+    // Others may reclaim meanwhile (a DAMON scheme took 64 pages once), but not each time.
+    let mut still_bytes = 0;
+    for _ in 0..3 {
+        let Some(rehearsed) = run.until(&["--dry-run"], || run.has_run_for(long)) else {
+            return;
+        };
+        let would = rehearsed["dropped"]["rehearsed_bytes"].as_u64();
+        assert!(would >= Some(HALF_BYTES * 9 / 10), "{rehearsed}");
+        assert_eq!(rehearsed["dropped"]["left_bytes"], 0, "{rehearsed}");
+        still_bytes = cached(&run.file, 0..PAGES);
+        if still_bytes == PAGES * PAGE {
+            break;
+        }
+        println!("{still_bytes} bytes are cached after {rehearsed}");
+    }
+    assert_eq!(still_bytes, PAGES * PAGE);
 
     // What the first program read stays charged to its cgroup, which is gone.
     let _file = uncached(&run.at("file"));
