@@ -138,7 +138,7 @@ fn cold_files_of_a_program_leave_and_those_of_others_stay() {
     let other_bytes = cached(&other_file, 0..PAGES);
 
     let long = Duration::from_secs(20);
-    // Others may reclaim meanwhile (a DAMON scheme took 64 pages once), but not each time.
+    // Others (a DAMON scheme) may reclaim meanwhile, but not each time: 64 pages were gone once.
     let mut still_bytes = 0;
     for _ in 0..3 {
         let Some(rehearsed) = run.until(&["--dry-run"], || run.has_run_for(long)) else {

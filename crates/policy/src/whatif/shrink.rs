@@ -98,9 +98,6 @@ pub struct Shrink {
     harmless: Option<usize>,
     /// A step takes at most this many parts: half of what did harm last.
     stride: usize,
-    /// It went back to the current step: until the memory has grown to that limit, nothing leaves
-    /// because of it.
-    is_refilling: bool,
     /// Counters when the limit was set.
     since: Facts,
     /// When the first step may be taken, ms.
@@ -131,7 +128,6 @@ impl Shrink {
             at: None,
             harmless: None,
             stride: PARTS,
-            is_refilling: false,
             since: Facts::default(),
             first_at_ms: 0,
             settled: None,
@@ -209,7 +205,8 @@ impl Shrink {
     /// What to do until the effects of a new limit have settled; `None` once they have.
     fn settle(&mut self, at: usize, facts: Facts) -> Option<Act> {
         let held_ms = facts.now_ms.saturating_sub(self.since.now_ms);
-        if self.is_refilling {
+        if self.harmless == Some(at) {
+            // It went back: until the memory has grown to this limit, nothing leaves because of it.
             let full_bytes = self.steps[at].limit_bytes.saturating_sub(REFILLED_BYTES);
             let is_below = facts.usage_bytes.is_some_and(|bytes| bytes < full_bytes);
             return (is_below && held_ms < REFILL_MS).then_some(Act::Wait);
@@ -301,7 +298,7 @@ impl Shrink {
         if self.at.replace(at).is_none() {
             self.waiting = Waiting::new(facts);
         }
-        (self.since, self.is_refilling) = (facts, false);
+        self.since = facts;
         self.settled = None;
         Act::Limit(step.limit_bytes)
     }
@@ -323,7 +320,7 @@ impl Shrink {
         self.harmless = self.at;
         self.settled = None;
         self.waiting.forget();
-        (self.since, self.is_refilling) = (to, true);
+        self.since = to;
         let Some(at) = self.at else {
             self.first_at_ms = to.now_ms + HOLD_MS;
             self.verdict = self.ending.unwrap_or(self.verdict);
