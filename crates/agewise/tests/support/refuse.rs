@@ -6,23 +6,48 @@ use std::io;
 /// Answers `errno` to the system call of this number from now on in this process. Makes system
 /// calls only, so it may be called between fork and exec.
 pub fn refuse_call(number: u32, errno: i32) -> io::Result<()> {
-    let one = |code: u32, k: u32, jf: u8| libc::sock_filter {
+    filter(&[
+        instruction(LOAD, NUMBER_AT, 0),
+        instruction(SKIP_UNLESS, number, 1),
+        instruction(ANSWER, libc::SECCOMP_RET_ERRNO | errno as u32, 0),
+        instruction(ANSWER, libc::SECCOMP_RET_ALLOW, 0),
+    ])
+}
+
+/// From now on, dropping pages of a file (`POSIX_FADV_DONTNEED`) kills this process and those it
+/// starts. May be called between fork and exec, as [`refuse_call`].
+pub fn die_of_dropped_files() -> io::Result<()> {
+    filter(&[
+        instruction(LOAD, NUMBER_AT, 0),
+        instruction(SKIP_UNLESS, libc::SYS_fadvise64 as u32, 3),
+        instruction(LOAD, FOURTH_AT, 0),
+        instruction(SKIP_UNLESS, libc::POSIX_FADV_DONTNEED as u32, 1),
+        instruction(ANSWER, libc::SECCOMP_RET_KILL_PROCESS, 0),
+        instruction(ANSWER, libc::SECCOMP_RET_ALLOW, 0),
+    ])
+}
+
+const LOAD: u32 = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
+const SKIP_UNLESS: u32 = libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K;
+const ANSWER: u32 = libc::BPF_RET | libc::BPF_K;
+/// Where struct seccomp_data has the number of the call.
+const NUMBER_AT: u32 = 0;
+/// Where it has the low half of the fourth argument, on little-endian machines.
+const FOURTH_AT: u32 = 16 + 3 * 8;
+
+fn instruction(code: u32, k: u32, skipped: u8) -> libc::sock_filter {
+    libc::sock_filter {
         code: code as u16,
         jt: 0,
-        jf,
+        jf: skipped,
         k,
-    };
-    let answer = libc::BPF_RET | libc::BPF_K;
-    // The number of the call is the first word of struct seccomp_data.
-    let filter = [
-        one(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, 0, 0),
-        one(libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K, number, 1),
-        one(answer, libc::SECCOMP_RET_ERRNO | errno as u32, 0),
-        one(answer, libc::SECCOMP_RET_ALLOW, 0),
-    ];
+    }
+}
+
+fn filter(instructions: &[libc::sock_filter]) -> io::Result<()> {
     let program = libc::sock_fprog {
-        len: filter.len() as u16,
-        filter: filter.as_ptr().cast_mut(),
+        len: instructions.len() as u16,
+        filter: instructions.as_ptr().cast_mut(),
     };
     // SAFETY: the program and its instructions outlive the calls, which copy them.
     let is_set = unsafe {
