@@ -59,17 +59,14 @@ fn a_full_standard_error_leaves_the_status_of_the_command() {
     assert_eq!(status.expect("run agewise").code(), Some(7));
 }
 
-#[test]
-fn a_program_is_held_below_its_limit() {
-    let _one = one();
-    let Some(device) = swap("a_program_is_held_below_its_limit") else {
-        return;
-    };
+/// Runs a program for six seconds that uses 30 % of 128 MiB, and returns the summary.
+fn summary_below_64_mib(more: &[&str]) -> Value {
     let directory = tempfile::tempdir().unwrap();
     let report = directory.path().join("report");
     let child = Command::new(AGEWISE)
         .args(["run", "--memory", "64M", "--report"])
         .arg(&report)
+        .args(more)
         .args(["--", AGEWISE, "exercise", "--size", "128M"])
         .args(["--pattern", "hotcold:0.3", "--rate", "50000"])
         .stdout(Stdio::null())
@@ -88,7 +85,16 @@ fn a_program_is_held_below_its_limit() {
     assert!(output.status.success(), "a page is not what it was: {said}");
     assert!(cgroups_of(pid).is_empty());
     let text = std::fs::read_to_string(&report).unwrap();
-    let summary: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    serde_json::from_str(text.lines().last().unwrap()).unwrap()
+}
+
+#[test]
+fn a_program_is_held_below_its_limit() {
+    let _one = one();
+    let Some(device) = swap("a_program_is_held_below_its_limit") else {
+        return;
+    };
+    let summary = summary_below_64_mib(&["--from-start"]);
     assert_eq!(summary["limit_bytes"], 64 * MIB, "{summary}");
     assert_eq!(summary["exit_code"], 0);
     // Also resident, but not charged to the cgroup: the truth file, which we map too, and
@@ -102,6 +108,14 @@ fn a_program_is_held_below_its_limit() {
         "{summary}"
     );
     assert_eq!(summary["notes"], serde_json::json!([]), "{summary}");
+    assert!(summary["not_held"].is_null(), "{summary}");
+    // What left is not used again, so the kernel alone does as well.
+    let summary = summary_below_64_mib(&[]);
+    assert_eq!(summary["reclaimed_bytes"], 0, "{summary}");
+    assert_eq!(summary["scans"], 0, "{summary}");
+    let first = &summary["not_held"];
+    assert_eq!(first["reason"], "kernel_first", "{summary}");
+    assert_eq!(first["until_pages"], 2 * 64 * MIB / 4096, "{summary}");
     device.remove().expect("remove zram");
 }
 
@@ -295,6 +309,7 @@ fn page_cache_is_held_as_well() {
     let output = run(&[
         "--memory",
         "32M",
+        "--from-start",
         "--files",
         "--report",
         report.to_str().unwrap(),
@@ -380,6 +395,7 @@ fn one_way_is_chosen() {
         ("--memory 1M --older-than 1s -- true", "cannot be used with"),
         ("--memory 1M --rate 1M/s -- true", "cannot be used with"),
         ("--older-than 1s --by heat -- true", "--memory"),
+        ("--older-than 1s --from-start -- true", "--memory"),
         ("--memory 1M --by worst -- true", "possible values"),
     ] {
         let output = run(&words(line));

@@ -48,7 +48,9 @@ pub(super) struct Acted<'a> {
 /// milliseconds, which are too many to log one by one.
 #[derive(Serialize)]
 pub(super) struct AheadLine<'a, T> {
-    pub(super) phase: &'a str,
+    /// `None` if nothing is done.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) phase: Option<&'a str>,
     pub(super) target: &'a str,
     pub(super) policy: &'a str,
     pub(super) dry_run: bool,

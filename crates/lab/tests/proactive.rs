@@ -94,13 +94,34 @@ fn a_budget_spares_direct_reclaim_on_a_skewed_load() {
     let mut toml = server(1.0, "zipf", 1_000_000).replace("64MiB", "18MiB");
     toml = toml.replace("think_ns = 200000", "think_ns = 10000");
     let alone = measure(&plan(&toml, None));
-    let agent = "budget:18M,step=8ms,look=100ms";
+    let agent = "budget:18M,measure=on,step=8ms,look=100ms";
     let with = measure(&plan(&toml, Some(agent)));
     let faults = with("major_faults") / alone("major_faults");
     assert!(faults < 0.9, "{faults} of the faults");
     let stalls = with("stall_some_ms") / alone("stall_some_ms");
     assert!(stalls < 0.3, "{stalls} of the stalls");
     assert!(with("time_ms") < alone("time_ms"));
+}
+
+/// Where memory nearly suffices, a budget always does some harm, and where it does not, a budget
+/// that leaves the limit to the kernel first gains less.
+#[test]
+fn with_the_kernel_first_a_budget_does_no_harm_where_memory_nearly_suffices() {
+    let run = |order, touches, limit, how: Option<&str>| {
+        let mut toml = server(1.0, order, touches).replace("64MiB", &format!("{limit}iB"));
+        toml = toml.replace("think_ns = 200000", "think_ns = 10000");
+        let agent = how.map(|how| format!("budget:{limit},measure={how}"));
+        measure(&plan(&toml, agent.as_deref()))("major_faults")
+    };
+    let ways = [None, Some("on"), Some("kernel_first")];
+    let [alone, held, first] = ways.map(|how| run("uniform", 400_000, "31M", how));
+    assert!(alone > 0.0 && held > alone, "{held}, alone {alone}");
+    assert_eq!(first, alone);
+    let [alone, held, first] = ways.map(|how| run("zipf", 1_000_000, "18M", how));
+    assert!(
+        held < first && first < 0.9 * alone,
+        "{held}, {first}, alone {alone}"
+    );
 }
 
 /// A program that touches all of its memory between two looks is looked at sooner: pages that all
@@ -121,7 +142,7 @@ fn a_fast_program_is_held_in_a_good_order_too() {
             })
         };
         let alone = run(None, limit_pages);
-        for agent in ["budget:18M", "budget:17M"] {
+        for agent in ["budget:18M,measure=on", "budget:17M,measure=on"] {
             let with = run(Some(agent), limit_pages);
             let less_kib = alone("resident_mean_kib") - with("resident_mean_kib");
             let as_much = run(None, limit_pages - (less_kib / 4.0) as u64);
@@ -140,7 +161,7 @@ fn a_fast_program_is_held_in_a_good_order_too() {
 fn under_a_limit(settings: &[&str], look_ms: u64) -> Run {
     let mut toml = server(1.0, "zipf", 300_000).replace("64MiB", "18MiB");
     toml = toml.replace("think_ns = 200000", "think_ns = 10000");
-    let agent = format!("budget:18M,step=8ms,look={look_ms}ms");
+    let agent = format!("budget:18M,measure=on,step=8ms,look={look_ms}ms");
     let mut plan = plan(&toml, Some(&agent));
     plan.settings = settings.iter().map(|text| (*text).to_owned()).collect();
     let mut run = Run::new(&plan).unwrap();
@@ -209,9 +230,9 @@ fn a_budget_that_does_harm_is_stepped_back_from_within_a_minute() {
         let log = run.agent().unwrap().log();
         log.last().unwrap().0 / 1_000_000_000
     };
-    let worst_s = last_move_s("by=worst");
+    let worst_s = last_move_s("by=worst,measure=on");
     assert!(worst_s < 60, "moved after {worst_s} s");
-    for order in ["by=worst,measure=off", "by=reuse"] {
+    for order in ["by=worst,measure=off", "by=reuse,measure=on"] {
         let moved_s = last_move_s(order);
         assert!(moved_s > 60, "{order}: nothing moved after {moved_s} s");
     }
@@ -291,7 +312,7 @@ fn agents_run_beside_traces() {
         "memory of traces is measured"
     );
     for agent in [
-        "budget:9M,look=50ms",
+        "budget:9M,measure=on,look=50ms",
         "age:500ms/500ms",
         "cost:min_age=200ms",
     ] {

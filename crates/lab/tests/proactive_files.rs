@@ -79,7 +79,7 @@ fn a_budget_holds_file_memory_no_worse_than_the_kernel() {
     for name in ["mixed-6144", "mixed-12288", "file-zipf-080", "mmap-zipf"] {
         let subject = library::find(name).unwrap();
         let alone = measure(&subject, None, Sight::PageCache);
-        let with = measure(&subject, Some("budget:32M"), Sight::PageCache);
+        let with = measure(&subject, Some("budget:32M,measure=on"), Sight::PageCache);
         let faults = with("major_faults") / alone("major_faults") - 1.0;
         println!("{name}: {:+.2} % faults", faults * 100.0);
         assert!(faults <= 0.01, "{name}: {faults}");

@@ -52,7 +52,7 @@ fn measure(limit_pages: u64, agent: Option<&str>) -> impl Fn(&str) -> f64 {
 /// headroom: twice the faults, before the limit was left to the kernel then.
 #[test]
 fn headroom_that_only_feeds_itself_is_given_up() {
-    let budget = format!("budget:{}K", HALF_PAGES * 4);
+    let budget = format!("budget:{}K,measure=on", HALF_PAGES * 4);
     let alone = measure(HALF_PAGES, None);
     let with = measure(HALF_PAGES, Some(&budget));
     let ratio = with("major_faults") / alone("major_faults");

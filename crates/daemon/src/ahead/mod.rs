@@ -180,7 +180,8 @@ impl Ahead {
             if is_moved {
                 announced.remove(key);
             }
-            is_moved || report.measured.is_some() || report.trouble.is_some()
+            let is_left = report.kernel_first.is_some();
+            is_moved || is_left || report.measured.is_some() || report.trouble.is_some()
         };
         of.extract_if(done).collect()
     }

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use agewise_host::cgroup::Cgroup;
 use agewise_host::guest::Guests;
-use agewise_policy::budget::Gain;
+use agewise_policy::budget::{Gain, KernelFirst};
 use agewise_policy::proactive::{Backend, Spec};
 use serde::Serialize;
 
@@ -90,6 +90,9 @@ pub struct Report {
     /// The measured worth of the budget, if known.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Gain>,
+    /// How far it is, if the kernel has the limit first.
+    #[serde(rename = "why", skip_serializing_if = "Option::is_none")]
+    pub kernel_first: Option<KernelFirst>,
     /// The last problem.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub trouble: Option<String>,
@@ -120,6 +123,7 @@ impl Report {
         self.move_cpu_ns += later.move_cpu_ns;
         self.behind |= later.behind;
         self.measured = later.measured.or(self.measured.take());
+        self.kernel_first = later.kernel_first;
         if later.trouble.is_some() {
             self.trouble = later.trouble;
         }

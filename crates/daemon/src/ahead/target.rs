@@ -128,11 +128,13 @@ impl<M: HeldMemory> Target<M> {
         self.spaces.cpu_ns += clock::thread_cpu_ns().saturating_sub(began_ns);
     }
 
-    /// Reports the measured worth of the budget, if the verdict is new or something was moved.
+    /// Reports that the kernel has the limit first, and the measured worth of the budget, if the
+    /// verdict is new or something was moved.
     fn measured(&mut self, report: &mut Report) {
         let Some(epochs) = self.pacer.epochs() else {
             return;
         };
+        report.kernel_first = epochs.first();
         let verdict = epochs.verdict();
         if verdict != std::mem::replace(&mut self.reported, verdict) || report.steps > 0 {
             report.measured = epochs.gain();

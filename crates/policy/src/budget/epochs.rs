@@ -17,6 +17,10 @@
 //!
 //! That takes half a minute. Moves that are undone at once ([`JUDGED_MIN`](super::JUDGED_MIN)) are
 //! noticed sooner, and the limit is left to the kernel for a moment.
+//!
+//! Where memory nearly suffices, half a minute of harm is more than a budget can gain. So with
+//! [`Measure::KernelFirst`] the kernel alone has the limit, and nothing is looked at, until as many
+//! pages have come in twice as the limit holds.
 
 use std::collections::VecDeque;
 
@@ -26,6 +30,12 @@ use super::counted::{Counted, Taken};
 use crate::mix;
 use crate::statistics::Change;
 
+/// With [`Measure::KernelFirst`], the budget is held once the kernel has brought in this many times
+/// as many pages as the limit holds. After half as many, programs whose memory nearly suffices may
+/// still have more faults than without a budget.
+pub const TURNOVERS_FIRST: u64 = 2;
+/// Until then, they are counted this far apart, ms.
+pub const FIRST_COUNT_MS: u64 = 250;
 /// Length of the first epochs, and the minimum for later ones, ms.
 pub const EPOCH_MS: u64 = 3_000;
 /// The maximum for later ones, ms.
@@ -54,6 +64,28 @@ const CALM_PAUSES: u64 = 4;
 const WORK_SHARE_MIN: f64 = 0.01;
 /// A change by more than a factor of a million only shows that there was almost nothing before.
 const ALMOST_NOTHING: f64 = 2e-6;
+
+/// Whether the worth of a budget is measured.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Measure {
+    /// It is not: the budget is always held.
+    Off,
+    /// From the start.
+    On,
+    /// Once the kernel alone has brought in [`TURNOVERS_FIRST`] times as many pages as the limit
+    /// holds: if memory nearly suffices, the budget is never held.
+    #[default]
+    KernelFirst,
+}
+
+impl Measure {
+    /// All of them, with their names.
+    pub const NAMES: &'static [(&'static str, Measure)] = &[
+        ("on", Measure::On),
+        ("off", Measure::Off),
+        ("kernel_first", Measure::KernelFirst),
+    ];
+}
 
 /// Who holds the limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -97,6 +129,8 @@ pub enum Verdict {
 #[derive(Clone, Debug)]
 pub struct Epochs {
     random: u64,
+    /// Set while the kernel still has the limit first.
+    first: Option<First>,
     verdict: Verdict,
     backs: u32,
     /// When a budget that was left to the kernel is tried again.
@@ -117,6 +151,25 @@ pub struct Epochs {
     before: u32,
     /// Newest last.
     pairs: VecDeque<Pair>,
+}
+
+/// The kernel has the limit first: how far that is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(tag = "reason", rename = "kernel_first")]
+pub struct KernelFirst {
+    /// Pages that have come in.
+    pub came_in_pages: u64,
+    /// The budget is held once this many have.
+    pub until_pages: u64,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct First {
+    /// Pages that had come in before.
+    before: Option<u64>,
+    /// When to count them next.
+    due_ms: u64,
+    so_far: KernelFirst,
 }
 
 /// Where the current epoch is.
@@ -154,6 +207,7 @@ impl Epochs {
     pub fn new(seed: u64) -> Self {
         Epochs {
             random: seed,
+            first: None,
             verdict: Verdict::Open,
             backs: 0,
             again_ms: 0,
@@ -169,6 +223,19 @@ impl Epochs {
         }
     }
 
+    /// The kernel has the limit first ([`Measure::KernelFirst`]).
+    #[must_use]
+    pub fn kernel_first(mut self) -> Self {
+        self.first = Some(First::default());
+        self
+    }
+
+    /// How far it is, while the kernel has the limit first; `None` also if it has no limit.
+    pub fn first(&self) -> Option<KernelFirst> {
+        let has_limit = self.holder == Holder::Kernel;
+        self.first.filter(|_| has_limit).map(|first| first.so_far)
+    }
+
     /// Who holds the limit now.
     pub fn holder(&self) -> Holder {
         self.holder
@@ -181,6 +248,9 @@ impl Epochs {
 
     /// When [`turn`](Self::turn) wants to be called next, ms.
     pub fn due_ms(&self) -> u64 {
+        if let Some(first) = self.first {
+            return first.due_ms;
+        }
         match (self.verdict, self.began_ms) {
             (_, None) => 0,
             (Verdict::Back, _) => self.again_ms,
@@ -198,7 +268,9 @@ impl Epochs {
         if now_ms < self.due_ms() {
             return self.holder;
         }
-        if self.verdict == Verdict::Back {
+        if self.is_first(now_ms, counted.faults, memory_pages) {
+            self.holder = Holder::Kernel;
+        } else if self.verdict == Verdict::Back {
             self.begin_anew(now_ms);
         } else if self.began_ms.is_none() {
             self.begin(now_ms, Holder::Budget);
@@ -222,6 +294,26 @@ impl Epochs {
         self.holder
     }
 
+    /// Whether the kernel still has the limit first.
+    fn is_first(&mut self, now_ms: u64, faults: u64, memory_pages: u64) -> bool {
+        let Some(first) = &mut self.first else {
+            return false;
+        };
+        let before = *first.before.get_or_insert(faults);
+        first.due_ms = now_ms.saturating_add(FIRST_COUNT_MS);
+        first.so_far = KernelFirst {
+            came_in_pages: faults.saturating_sub(before),
+            until_pages: memory_pages.saturating_mul(TURNOVERS_FIRST),
+        };
+        let is_first = first.so_far.came_in_pages < first.so_far.until_pages;
+        if !is_first {
+            self.first = None;
+            // What was begun while there was no limit is not compared.
+            self.began_ms = None;
+        }
+        is_first
+    }
+
     /// Most of what is moved comes back at once: the limit is left to the kernel for a moment,
     /// twice as long each time. Returns who holds it.
     pub fn leave(&mut self, now_ms: u64) -> Holder {
@@ -241,6 +333,9 @@ impl Epochs {
     pub fn put_off(&mut self, now_ms: u64) {
         self.backs = 0;
         self.begin_anew(now_ms);
+        if let Some(first) = &mut self.first {
+            first.due_ms = now_ms.saturating_add(EPOCH_MS);
+        }
     }
 
     /// The effect of holding the budget; `None` if too little is known.

@@ -226,3 +226,45 @@ fn a_futile_budget_is_left_twice_as_long_each_time_until_it_was_held_for_longer(
         assert!(left_ms(now_ms) <= BACK_MS);
     }
 }
+
+#[test]
+fn the_kernel_has_the_limit_first_until_memory_was_replaced_twice() {
+    let mut epochs = Epochs::new(1).kernel_first();
+    let mut counted = Counted {
+        faults: 5_000,
+        ..Counted::default()
+    };
+    let mut now_ms = 0;
+    let mut turn = |faults, due: Option<u64>| {
+        counted.faults += faults;
+        let holder = epochs.turn(now_ms, &counted, 1_000);
+        if let Some(ms) = due {
+            assert_eq!(epochs.due_ms(), now_ms + ms);
+        }
+        now_ms = epochs.due_ms();
+        holder
+    };
+    // Pages that came in before do not count.
+    assert_eq!(turn(0, Some(FIRST_COUNT_MS)), Holder::Kernel);
+    assert_eq!(turn(1_999, Some(FIRST_COUNT_MS)), Holder::Kernel);
+    // Then it is held, and measured, as without that.
+    assert_eq!(turn(1, Some(EPOCH_MS / 2)), Holder::Budget);
+    assert_eq!(turn(0, Some(EPOCH_MS / 2)), Holder::Budget);
+}
+
+#[test]
+fn without_a_limit_the_kernel_is_not_first() {
+    let mut epochs = Epochs::new(1).kernel_first();
+    let counted = Counted::default();
+    assert_eq!(epochs.turn(0, &counted, 1_000), Holder::Kernel);
+    epochs.put_off(1_000);
+    assert_eq!(
+        (epochs.holder(), epochs.due_ms()),
+        (Holder::Budget, 1_000 + EPOCH_MS)
+    );
+    // There is one again.
+    assert_eq!(
+        epochs.turn(1_000 + EPOCH_MS, &counted, 1_000),
+        Holder::Kernel
+    );
+}

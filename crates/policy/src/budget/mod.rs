@@ -23,7 +23,7 @@ mod returns;
 mod world;
 
 pub use counted::Counted;
-pub use epochs::{Epochs, Gain, Holder, Verdict};
+pub use epochs::{Epochs, Gain, Holder, KernelFirst, Measure, Verdict};
 pub use order::Order;
 pub use pacer::{Pacer, Step};
 pub use queue::{Gone, PageQueue, Seen};

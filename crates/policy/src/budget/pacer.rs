@@ -3,10 +3,10 @@
 
 use super::{
     Epochs, Holder, JUDGED_MIN, LATE_SLICES_MAX, LIMIT_CHECK_US, MOVE_BEHIND_US, MOVE_MAX_US,
-    Moved, NEWCOMERS_OF_MOVES_PERCENT, PAGE_BYTES, QUEUE_FACTOR, QUEUE_MAX_PAGES, QUEUE_MIN_PAGES,
-    REFILL_FACTOR, REFILL_PERCENT, REHEARSAL_US, RETRY_US, SCAN_DEFAULT_MS, SCAN_MAX_MS,
-    SCAN_OF_MOVES_PERCENT, SCAN_PERCENT, SLICE_MAX_US, SLICE_MIN_US, SLICE_PAGES, SLICES_A_STEP,
-    Scanned, World, YOUNG_SHARE, YOUNG_SHARE_MAX,
+    Measure, Moved, NEWCOMERS_OF_MOVES_PERCENT, PAGE_BYTES, QUEUE_FACTOR, QUEUE_MAX_PAGES,
+    QUEUE_MIN_PAGES, REFILL_FACTOR, REFILL_PERCENT, REHEARSAL_US, RETRY_US, SCAN_DEFAULT_MS,
+    SCAN_MAX_MS, SCAN_OF_MOVES_PERCENT, SCAN_PERCENT, SLICE_MAX_US, SLICE_MIN_US, SLICE_PAGES,
+    SLICES_A_STEP, Scanned, World, YOUNG_SHARE, YOUNG_SHARE_MAX,
 };
 use crate::proactive::{
     Action, Controller, Decision, Facts, Hold, KERNEL_SLACK_PART, Outcome, Reason, Spec,
@@ -134,10 +134,12 @@ impl Pacer {
     /// from time to time, at times that depend on `seed`.
     #[must_use]
     pub fn measuring(mut self, seed: u64) -> Self {
-        let measures = |hold: Hold| hold.measures;
-        if self.controller.pace().hold.is_some_and(measures) {
-            self.epochs = Some(Epochs::new(seed));
-        }
+        let measure = |hold: Hold| hold.measure;
+        self.epochs = match self.controller.pace().hold.map_or(Measure::Off, measure) {
+            Measure::Off => None,
+            Measure::On => Some(Epochs::new(seed)),
+            Measure::KernelFirst => Some(Epochs::new(seed).kernel_first()),
+        };
         self
     }
 

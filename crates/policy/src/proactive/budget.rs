@@ -12,7 +12,7 @@ use super::arguments::Arguments;
 use super::{
     Action, Built, Entry, Facts, Figure, Grounds, GuardParams, Hold, Pace, Policy, Reason, Wish,
 };
-use crate::budget::Order;
+use crate::budget::{Measure, Order};
 use crate::workingset::Intervals;
 
 /// Minimum headroom: kernels charge memory in advance, up to 64 pages per CPU.
@@ -52,6 +52,7 @@ const MOVE_MIN_BYTES: u64 = 64 * 1024;
 
 /// The orders that are offered; there is another one for tests.
 const BY: &str = "reuse or heat";
+const MEASURE: &str = "on, off or kernel_first";
 
 pub(super) const ENTRY: Entry = Entry {
     name: "budget",
@@ -66,7 +67,7 @@ struct Budget {
     look_ms: u64,
     headroom: f64,
     order: Order,
-    measures: bool,
+    measure: Measure,
     before: Option<Before>,
     /// Fastest recent growth, in bytes per ms.
     growth: f64,
@@ -87,7 +88,7 @@ fn build(arguments: &mut Arguments<'_>) -> Built {
         look_ms: arguments.duration("look", 250, 10..=60_000)?,
         headroom: arguments.share("headroom", 0.005, 0.001..=0.125)?,
         order: arguments.one_of("by", Order::NAMES, BY)?,
-        measures: arguments.switch("measure", true)?,
+        measure: arguments.one_of("measure", Measure::NAMES, MEASURE)?,
         before: None,
         growth: 0.0,
     };
@@ -223,7 +224,7 @@ impl Policy for Budget {
             hold: Some(Hold {
                 budget_bytes: self.budget_bytes,
                 order: self.order,
-                measures: self.measures,
+                measure: self.measure,
             }),
         }
     }

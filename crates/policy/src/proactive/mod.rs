@@ -43,7 +43,7 @@ pub use guard::GuardParams;
 pub use spec::Spec;
 pub use survival::Survival;
 
-use crate::budget::Order;
+use crate::budget::{Measure, Order};
 use crate::whatif::keep::Wanted;
 use crate::workingset::Intervals;
 use arguments::Arguments;
@@ -98,7 +98,7 @@ pub struct Hold {
     /// Which pages go first.
     pub order: Order,
     /// Whether it measures its own value.
-    pub measures: bool,
+    pub measure: Measure,
 }
 
 /// A rule that says what to move out of one target, and when.

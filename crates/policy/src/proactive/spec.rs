@@ -108,6 +108,7 @@ mod tests {
             "cost:stall=0.05%,price=1%,min_age=5s",
             "budget:512M",
             "budget:1.5GiB,step=16ms,swap_free=5%",
+            "budget:1G,by=heat,measure=kernel_first",
             "shrink:max_wait=0.2%,least=64M",
         ] {
             let spec: Spec = text.parse().unwrap_or_else(|e| panic!("{text}: {e}"));

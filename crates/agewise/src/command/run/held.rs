@@ -39,15 +39,15 @@ pub struct Held {
 }
 
 impl Held {
-    /// Opens the access source and creates the cgroup. `by` selects the order in which pages are
-    /// moved out; `files` also allows dropping pages of the cgroup's page cache, `guests` moving
+    /// Opens the access source and creates the cgroup. `how` has the other parameters of the policy
+    /// `budget`; `files` also allows dropping pages of the cgroup's page cache, `guests` moving
     /// memory of processes that run KVM guests.
     ///
     /// # Errors
     /// No swap, no access to page tables, or no usable cgroup; each error says how to fix it.
     pub fn new(
         limit_bytes: u64,
-        by: &str,
+        how: &str,
         files: bool,
         guests: Guests,
         rehearse: bool,
@@ -59,9 +59,9 @@ impl Held {
                 bytes_text(LIMIT_MIN_BYTES)
             );
         }
-        let spec: Spec = format!("budget:{limit_bytes},by={by}")
+        let spec: Spec = format!("budget:{limit_bytes},{how}")
             .parse()
-            .with_context(|| format!("--memory {} --by {by}", bytes_text(limit_bytes)))?;
+            .with_context(|| format!("--memory {} ({how})", bytes_text(limit_bytes)))?;
         let backend = World::new(Roots::default()).backend();
         ensure!(
             backend != Backend::None || files,
@@ -169,6 +169,7 @@ impl Way for Held {
         summary.reclaimed_file_bytes = dropped_bytes;
         summary.scans = self.sum.scans;
         summary.gain = self.sum.measured;
+        summary.not_held = self.sum.kernel_first;
         let Some(own) = self.own else {
             let limit = bytes_text(self.limit_bytes);
             return notes.add(format!(

@@ -85,6 +85,15 @@ pub struct Args {
     #[arg(value_parser = ["reuse", "heat"])]
     by: String,
 
+    /// With --memory, hold it from the start, not only once the kernel alone has brought in twice
+    /// as many pages as the limit holds.
+    ///
+    /// Until then nothing is looked at or moved, so a program that nearly fits never has more
+    /// faults than with the kernel alone. From the start, one that does not fit has fewer sooner,
+    /// and one that grows without coming back to what has left is spared direct reclaim.
+    #[arg(long, conflicts_with = "older_than")]
+    from_start: bool,
+
     /// Also let clean pages of files that it reads go: with --memory those of its page cache that
     /// are worth least (without this the kernel selects among them), with --older-than those that
     /// were not accessed for that long and are not mapped.
@@ -189,7 +198,13 @@ fn prepare(args: &Args) -> anyhow::Result<Prepared> {
     let Some(older_than) = args.older_than else {
         let limit_bytes = args.memory.context("--older-than or --memory is needed")?;
         let guests = args.guests.into();
-        let held = Held::new(limit_bytes, &args.by, args.files, guests, args.dry_run)?;
+        let measure = if args.from_start {
+            "on"
+        } else {
+            "kernel_first"
+        };
+        let how = format!("by={},measure={measure}", args.by);
+        let held = Held::new(limit_bytes, &how, args.files, guests, args.dry_run)?;
         return Ok(Prepared {
             own: held.own(),
             keeper: Keeper::new(Box::new(held), args.dry_run),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use agewise_host::pagecache::DropReport;
 use agewise_host::untrusted::clean;
-use agewise_policy::budget::{Gain, Verdict};
+use agewise_policy::budget::{Gain, KernelFirst, Verdict};
 use agewise_policy::statistics::Change;
 use serde::Serialize;
 
@@ -50,6 +50,9 @@ pub struct Summary {
     /// What the policy gained compared with the kernel alone.
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub gain: Option<Gain>,
+    /// Why the budget was not held at the end: the kernel had the limit first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub not_held: Option<KernelFirst>,
     /// Moved out in all passes.
     pub reclaimed_bytes: u64,
     /// The part of it that went to swap.
@@ -127,6 +130,8 @@ impl fmt::Display for Summary {
         }
         if let Some(gain) = &self.gain {
             worth(f, gain)?;
+        } else if let Some(first) = &self.not_held {
+            not_held(f, first)?;
         }
         writeln!(
             f,
@@ -162,6 +167,17 @@ fn cold_files(f: &mut fmt::Formatter<'_>, dropped: &DropReport) -> fmt::Result {
         write!(f, "; {} kept: {why}", bytes_text(bytes))?;
     }
     writeln!(f)
+}
+
+/// Says that only the kernel held the limit.
+fn not_held(f: &mut fmt::Formatter<'_>, first: &KernelFirst) -> fmt::Result {
+    writeln!(
+        f,
+        "  worth        only the kernel held the limit: {} came in, fewer than {} \
+         (--from-start: at once)",
+        count_text(first.came_in_pages, "page", "pages"),
+        first.until_pages
+    )
 }
 
 /// Describes what holding the limit gained.
@@ -219,6 +235,27 @@ mod tests {
                  41 major faults",
                 "  worth        faults -18.0 % \u{b1} 3.0 %, by 8 pairs of epochs: it pays",
             ]
+        );
+    }
+
+    #[test]
+    fn that_the_kernel_held_the_limit_is_told() {
+        let summary = Summary {
+            command: vec!["job".into()],
+            limit_bytes: Some(512 << 20),
+            not_held: Some(KernelFirst {
+                came_in_pages: 1,
+                until_pages: 262_144,
+            }),
+            ..Summary::default()
+        };
+        let text = summary.to_string();
+        assert_eq!(
+            text.lines().nth(3),
+            Some(
+                "  worth        only the kernel held the limit: 1 page came in, fewer than 262144 \
+                 (--from-start: at once)"
+            )
         );
     }
 

@@ -3,7 +3,7 @@
 
 use agewise_host::access;
 use agewise_host::agent::AlsoYoung;
-use agewise_policy::budget::Verdict;
+use agewise_policy::budget::{KernelFirst, Verdict};
 
 use super::super::{Seen as Handed, Shared};
 use super::*;
@@ -29,7 +29,7 @@ fn touch_under_limit(state: &mut State, ms: u64) {
 
 #[test]
 fn harm_is_stepped_back_from_within_a_minute() {
-    let mut scene = Scene::new("budget:48M,by=worst", false, Backend::Zram);
+    let mut scene = Scene::new("budget:48M,by=worst,measure=on", false, Backend::Zram);
     scene.target.set_limit_bytes(48 * MIB);
     scene.run(60_000, ROOM, touch_under_limit);
     let measured = scene.report.measured.expect("it was found out");
@@ -45,10 +45,32 @@ fn harm_is_stepped_back_from_within_a_minute() {
     assert!(scene.report.steps > steps);
 }
 
+#[test]
+fn the_kernel_has_the_limit_until_memory_was_replaced_twice() {
+    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+    scene.target.set_limit_bytes(48 * MIB);
+    scene.run(5_000, ROOM, |state, ms| {
+        touch_under_limit(state, ms);
+        state.counted.faults = state.counted.faults.min(100);
+    });
+    let first = KernelFirst {
+        came_in_pages: 100,
+        until_pages: 2 * 48 * MIB / PAGE_BYTES,
+    };
+    assert_eq!(scene.report.kernel_first, Some(first));
+    assert_eq!((scene.report.scans, scene.report.steps), (0, 0));
+    let text = serde_json::to_value(&scene.report).unwrap();
+    assert_eq!(text["why"]["reason"], "kernel_first", "{text}");
+    scene.state.borrow_mut().counted.faults += first.until_pages;
+    scene.run(5_000, ROOM, touch_under_limit);
+    assert_eq!(scene.report.kernel_first, None);
+    assert!(scene.report.scans > 0 && scene.report.steps > 0);
+}
+
 /// Nobody else clears accessed bits in an epoch of the kernel.
 #[test]
 fn the_agent_clears_accessed_bits_while_the_kernel_holds_the_limit() {
-    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+    let mut scene = Scene::new("budget:48M,measure=on", false, Backend::Zram);
     scene.target.set_limit_bytes(48 * MIB);
     let mut left_ms = 0;
     for _ in 0..340 {
@@ -88,7 +110,7 @@ fn what_was_seen_before_the_kernel_has_the_limit_is_handed_over() {
 /// Without a limit that the kernel could hold, there is nothing to compare with.
 #[test]
 fn without_a_limit_nothing_is_measured() {
-    let mut scene = Scene::new("budget:48M,by=worst", false, Backend::Zram);
+    let mut scene = Scene::new("budget:48M,by=worst,measure=on", false, Backend::Zram);
     scene.run(60_000, ROOM, touch_under_limit);
     assert!(scene.report.measured.is_none());
     assert!(scene.report.steps > 0);
@@ -104,7 +126,7 @@ fn what_a_process_consumed_while_held_counts() {
         faults: work_us / 10,
         ..Counted::default()
     };
-    let mut scene = Scene::new("budget:48M", false, Backend::Zram);
+    let mut scene = Scene::new("budget:48M,measure=on", false, Backend::Zram);
     let held = Held {
         processes: vec![(PID, START_TICKS), (WORKER, START_TICKS)],
         ..scene.target.held.clone()
