@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
 use std::time::Duration;
 
-use agewise_host::cgroup::FreshStatistics;
+use agewise_host::cgroup::{Cgroup, FreshStatistics};
 use agewise_host::memory::MemInfo;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap::{self, ZramDevice};
@@ -17,7 +17,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use support::need::{memcg, zram};
 use support::program::words;
-use support::{AGEWISE, MIB, blind, cgroups_of, one, wait_until};
+use support::{AGEWISE, Daemon, MIB, blind, cgroups_of, one, wait_until};
 
 fn run(arguments: &[&str]) -> Output {
     Command::new(AGEWISE)
@@ -343,10 +343,9 @@ fn page_cache_is_held_as_well() {
 
 /// A program that touches all its memory within the two seconds for which the kernel's statistics
 /// may be old. Without fresh ones a kernel with the classic LRU kills it, nine tenths of swap free.
-#[test]
-fn a_hard_limit_kills_nobody_while_swap_has_room() {
+/// What `keep` returns has to prevent that.
+fn kills_nobody<T>(test: &str, keep: impl Fn(&Cgroup) -> T) {
     let _one = one();
-    let test = "a_hard_limit_kills_nobody_while_swap_has_room";
     let Some(device) = swap(test) else {
         return;
     };
@@ -360,8 +359,8 @@ fn a_hard_limit_kills_nobody_while_swap_has_room() {
     let mut child = command.stdout(Stdio::null()).spawn().unwrap();
     let usage_bytes = || own.cgroup().usage_bytes().unwrap().unwrap();
     wait_until("its memory", || usage_bytes() >= 64 * MIB);
-    let fresh = FreshStatistics::start().unwrap();
-    fresh.add(own.cgroup());
+    own.set_limit(128 * MIB).unwrap();
+    let _keeper = keep(own.cgroup());
     wait_until("a limit", || own.set_limit(62 * MIB).is_ok());
     std::thread::sleep(Duration::from_secs(6));
     let hits = own.cgroup().limit_hits().unwrap().unwrap();
@@ -370,6 +369,31 @@ fn a_hard_limit_kills_nobody_while_swap_has_room() {
     kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
     assert!(child.wait().unwrap().success(), "a page is not what it was");
     device.remove().expect("remove zram");
+}
+
+#[test]
+fn a_hard_limit_kills_nobody_while_swap_has_room() {
+    kills_nobody("a_hard_limit_kills_nobody_while_swap_has_room", |cgroup| {
+        let fresh = FreshStatistics::start().unwrap();
+        fresh.add(cgroup);
+        fresh
+    });
+}
+
+#[test]
+fn nobody_of_at_limit_is_killed_while_swap_has_room() {
+    kills_nobody(
+        "nobody_of_at_limit_is_killed_while_swap_has_room",
+        |cgroup| {
+            let path = cgroup.name();
+            let config = format!(
+                "[observe]\ncgroups = []\ntick = '500ms'\n[protect]\nat_limit = ['{path}']\n"
+            );
+            let daemon = Daemon::start(&config);
+            std::thread::sleep(Duration::from_secs(3));
+            daemon
+        },
+    );
 }
 
 #[test]

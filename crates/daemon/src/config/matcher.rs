@@ -14,6 +14,7 @@ pub struct Matcher {
     observe: GlobSet,
     protect: GlobSet,
     spare: GlobSet,
+    at_limit: GlobSet,
     rules: Vec<(GlobSet, BTreeSet<u32>)>,
     pids: BTreeSet<u32>,
 }
@@ -42,15 +43,23 @@ impl Matcher {
             observe: set(&config.observe.cgroups)?,
             protect: set(&config.protect.cgroups)?,
             spare: set(&config.protect.spare)?,
+            at_limit: set(&config.protect.at_limit)?,
             rules,
             pids,
         })
     }
 
-    /// Whether a cgroup is observed: because of `observe`, or because a rule applies to it.
+    /// Whether a cgroup is observed: because of `observe` or `protect`, or because a rule applies
+    /// to it.
     pub fn is_observed(&self, path: impl AsRef<Path>) -> bool {
         let path = path.as_ref();
-        self.observe.is_match(path) || self.is_protected(path) || self.rule(path).is_some()
+        let is_in_protect = self.is_protected(path) || self.is_at_limit(path);
+        self.observe.is_match(path) || is_in_protect || self.rule(path).is_some()
+    }
+
+    /// Whether the kernel is kept from killing it at its hard limit while swap has room.
+    pub fn is_at_limit(&self, path: impl AsRef<Path>) -> bool {
+        self.at_limit.is_match(path)
     }
 
     /// Whether the working set of a cgroup is protected.

@@ -127,6 +127,10 @@ pub struct Protect {
     pub freeze: Pause,
     /// Cgroups that are named but never acted upon, by patterns; nor is a cgroup that holds one.
     pub spare: Vec<PathGlob>,
+    /// Cgroups, by patterns, that the kernel is kept from killing at their hard limit while swap
+    /// has room: it is made to renew their statistics, since with old ones its classic LRU may find
+    /// nothing to reclaim. Up to 64, those nearest to their limit. Nothing else is done to them.
+    pub at_limit: Vec<PathGlob>,
     /// Do everything except acting, and record what would have been done.
     pub dry_run: bool,
     /// No longer used: what has to be undone is recorded in the state directory, wherever the
@@ -244,6 +248,7 @@ impl Default for Protect {
             up_to: UpTo::Report,
             freeze: Pause(Duration::from_secs(10)),
             spare: Vec::new(),
+            at_limit: Vec::new(),
             dry_run: false,
             ledger: None,
         }
@@ -394,8 +399,9 @@ impl Config {
         }
         self.check_paths()?;
         let protect = &self.protect;
-        let lists = [&self.observe.cgroups, &protect.cgroups, &protect.spare]
+        let lists = [&protect.cgroups, &protect.spare, &protect.at_limit]
             .into_iter()
+            .chain([&self.observe.cgroups])
             .chain(self.act.iter().map(|a| &a.cgroups));
         for globs in lists {
             if globs.len() > GLOBS_MAX {

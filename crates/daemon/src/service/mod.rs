@@ -21,6 +21,7 @@ use agewise_cli::observe;
 use agewise_cli::signal::{Stop, Woken};
 
 mod act;
+mod at_limit;
 mod meter;
 #[cfg(test)]
 mod model;

@@ -17,6 +17,7 @@ use agewise_policy::sample::Bounds;
 use agewise_policy::workingset::Intervals;
 use anyhow::Context;
 
+use super::at_limit::AtLimit;
 use super::meter::Meter;
 use super::pids::{self, BoundPids};
 use super::protect;
@@ -65,6 +66,7 @@ pub struct Daemon {
     /// Why the page cache could not be looked at.
     blind: News,
     pub(super) protector: Option<Protector>,
+    pub(super) at_limit: AtLimit,
     /// Holds cgroups as small as possible without harm.
     pub(super) shrinkers: Shrinkers,
     /// The ledger, or why there is none.
@@ -228,6 +230,7 @@ impl Daemon {
             not_held: News::default(),
             blind: News::default(),
             protector,
+            at_limit: AtLimit::default(),
             shrinkers,
             curves: AllCurves::new(found.state()),
             found,
@@ -328,6 +331,7 @@ impl Daemon {
         self.looked_ms = self.now_ms();
         let seen = observer::subjects(&self.agent, &mut self.containers);
         self.follow(&seen);
+        self.renew_statistics(&seen);
         self.curves.take(&self.agent, &seen);
         self.publish(&seen, &tick, began_ms);
         let cpu_ms = self.meter.end_look(self.ahead_cpu());
