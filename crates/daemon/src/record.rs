@@ -2,6 +2,7 @@
 //! The content of journal lines, in addition to time and name.
 
 use agewise_host::container::Container;
+use agewise_policy::budget::KernelFirst;
 use agewise_policy::proactive::{Action, Limit, Reason};
 use serde::Serialize;
 
@@ -48,14 +49,21 @@ pub(super) struct Acted<'a> {
 /// milliseconds, which are too many to log one by one.
 #[derive(Serialize)]
 pub(super) struct AheadLine<'a, T> {
-    /// `None` if nothing is done.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub(super) phase: Option<&'a str>,
+    pub(super) phase: &'a str,
     pub(super) target: &'a str,
     pub(super) policy: &'a str,
     pub(super) dry_run: bool,
     #[serde(flatten)]
     pub(super) fields: &'a T,
+}
+
+/// A budget is not held.
+#[derive(Serialize)]
+pub(super) struct NotHeld<'a> {
+    pub(super) target: &'a str,
+    pub(super) policy: &'a str,
+    pub(super) dry_run: bool,
+    pub(super) why: &'a KernelFirst,
 }
 
 /// Before and after memory of a culprit that makes a protected cgroup thrash is moved out.

@@ -91,7 +91,7 @@ pub struct Report {
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
     pub measured: Option<Gain>,
     /// How far it is, if the kernel has the limit first.
-    #[serde(rename = "why", skip_serializing_if = "Option::is_none")]
+    #[serde(skip)]
     pub kernel_first: Option<KernelFirst>,
     /// The last problem.
     #[serde(skip_serializing_if = "Option::is_none")]

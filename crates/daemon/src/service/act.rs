@@ -21,7 +21,7 @@ use crate::ahead::{Ahead, Announce, Begun, Held, Report};
 use crate::hand::{Done, PageOut};
 use crate::journal::Journal;
 use crate::observer::{self, Key, Seen};
-use crate::record::{Acted, AheadLine};
+use crate::record::{Acted, AheadLine, NotHeld};
 use crate::state::Reason;
 
 /// The most that is moved at once: it delays a tick by 0.3 s.
@@ -172,7 +172,7 @@ impl Daemon {
                 counted.moved(reason, report.left_bytes, report.dropped_bytes);
             }
             counted.rehearsed(report.rehearsed_bytes, true, u64::MAX);
-            let (mut is_news, mut is_held_by_kernel) = (false, false);
+            let (mut is_news, mut not_held) = (false, None);
             if let Some(actor) = self.tracked.actors.get_mut(&key) {
                 // If memory was moved without a comparison, the known gain is that of an earlier
                 // trial.
@@ -182,9 +182,10 @@ impl Daemon {
                 // Trouble is found again at every step.
                 let trouble = report.trouble.as_ref().filter(|_| report.steps == 0);
                 is_news = trouble.is_some_and(|trouble| actor.troubles.is_news(now_ms, trouble));
-                is_held_by_kernel = report.steps == 0
-                    && report.kernel_first.is_some()
-                    && actor.holds.is_news(now_ms, "kernel_first");
+                not_held = report
+                    .kernel_first
+                    .as_ref()
+                    .filter(|_| report.steps == 0 && actor.holds.is_news(now_ms, "kernel_first"));
             }
             let record = if report.steps > 0 {
                 "action"
@@ -192,13 +193,20 @@ impl Daemon {
                 "trouble"
             } else if report.measured.is_some() {
                 "measured"
-            } else if is_held_by_kernel {
-                "hold"
+            } else if let Some(why) = not_held {
+                let line = NotHeld {
+                    target: &key.0,
+                    policy: report.policy,
+                    dry_run: report.dry_run,
+                    why,
+                };
+                self.journal.write("hold", &line);
+                continue;
             } else {
                 continue;
             };
             let line = AheadLine {
-                phase: (record != "hold").then_some("after"),
+                phase: "after",
                 target: &key.0,
                 policy: report.policy,
                 dry_run: report.dry_run,
@@ -397,7 +405,7 @@ fn announce(journal: &Journal) -> Announce {
     let journal = journal.clone();
     Box::new(move |held: &Held, begun: &Begun| {
         let line = AheadLine {
-            phase: Some("before"),
+            phase: "before",
             target: &held.key.0,
             policy: held.spec.name(),
             dry_run: held.dry_run,

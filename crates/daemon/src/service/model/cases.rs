@@ -7,9 +7,11 @@ use std::sync::atomic::Ordering;
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::container::Containers;
 use agewise_host::throttle::Ledger;
+use agewise_policy::budget::KernelFirst;
 use agewise_policy::table::{PageSet, TableBits};
 
 use super::*;
+use crate::actor::Actor;
 use crate::ahead::Report;
 use crate::hand::Done;
 use crate::observer;
@@ -169,6 +171,40 @@ fn what_was_done_for_a_target_without_a_rule_is_written_and_counted() {
     ] {
         assert_eq!(line[key], value);
     }
+}
+
+#[test]
+fn that_the_kernel_has_the_limit_first_is_written_once() {
+    let mut world = World::new();
+    let daemon = world.daemon.as_mut().unwrap();
+    let key = (Arc::from("/held"), 7);
+    let actor = Actor::new(0, &"budget:1G".parse().unwrap(), false);
+    daemon.tracked.actors.insert(key.clone(), actor);
+    for came_in_pages in [0, 5] {
+        let report = Report {
+            policy: "budget",
+            kernel_first: Some(KernelFirst {
+                came_in_pages,
+                until_pages: 9,
+            }),
+            ..Report::default()
+        };
+        daemon.record(vec![(key.clone(), report)]);
+    }
+    let journal = std::fs::read_to_string(world.machine.file("journal")).unwrap();
+    let lines = journal
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap());
+    let is_hold = |line: &serde_json::Value| line["record"] == "hold";
+    let holds: Vec<_> = lines.filter(is_hold).collect();
+    let why = serde_json::json!({
+        "reason": "kernel_first", "came_in_pages": 0, "until_pages": 9
+    });
+    assert_eq!(holds.len(), 1, "{holds:?}");
+    assert_eq!(
+        (&holds[0]["target"], &holds[0]["why"]),
+        (&"/held".into(), &why)
+    );
 }
 
 #[test]
