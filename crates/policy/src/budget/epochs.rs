@@ -72,8 +72,8 @@ pub enum Measure {
     Off,
     /// From the start.
     On,
-    /// Once the kernel alone has brought in twice as many pages as the limit holds: if memory nearly
-    /// suffices, the budget is never held.
+    /// Once the kernel alone has brought in twice as many pages as the limit holds: if memory
+    /// nearly suffices, the budget is never held.
     #[default]
     KernelFirst,
 }
