@@ -9,7 +9,9 @@ use super::Daemon;
 use crate::news::News;
 use crate::observer::Seen;
 
-/// Statistics of this many cgroups are kept fresh: 0.5 % of a core while the limits of all are hit.
+/// Statistics of this many cgroups are kept fresh. While one limit is hit all are asked whether
+/// theirs is, 0.7 us each a hundred times a second: 0.5 % of a core more. Each that is hit as well
+/// takes another 0.07 %.
 const CGROUPS_MAX: usize = 64;
 
 /// Keeps statistics fresh, from the first cgroup with a limit on.
@@ -23,15 +25,16 @@ impl Daemon {
     /// Has the kernel renew the statistics of the cgroups that are nearest to their hard limit.
     /// The multi-gen LRU does not need that.
     pub(super) fn renew_statistics(&mut self, seen: &[Seen]) {
-        let is_classic = || kernel_in_use(&self.around.roots) == Kernel::Classic;
-        let matched = seen.iter().filter_map(|seen| {
-            let is_chosen = |_: &&Cgroup| self.matcher.is_at_limit(&*seen.key.0);
-            seen.cgroup.as_ref().filter(is_chosen)
-        });
-        let limited: Vec<(f64, &Cgroup)> = matched
+        let is_asked = !self.config.protect.at_limit.is_empty();
+        let is_needed = is_asked && kernel_in_use(&self.around.roots) == Kernel::Classic;
+        let chosen = seen
+            .iter()
+            .filter(|seen| is_needed && self.matcher.is_at_limit(&*seen.key.0))
+            .filter_map(|seen| seen.cgroup.as_ref());
+        let limited: Vec<(f64, &Cgroup)> = chosen
             .filter_map(|cgroup| Some((fullness(cgroup)?, cgroup)))
             .collect();
-        if limited.is_empty() || !is_classic() {
+        if limited.is_empty() {
             self.at_limit.fresh = None;
             return;
         }
