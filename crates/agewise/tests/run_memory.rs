@@ -374,8 +374,8 @@ fn kills_nobody<T>(test: &str, keep: impl Fn(&Cgroup) -> T) {
 #[test]
 fn a_hard_limit_kills_nobody_while_swap_has_room() {
     kills_nobody("a_hard_limit_kills_nobody_while_swap_has_room", |cgroup| {
-        let fresh = FreshStatistics::start().unwrap();
-        fresh.add(cgroup);
+        let mut fresh = FreshStatistics::default();
+        fresh.add(cgroup).unwrap();
         fresh
     });
 }

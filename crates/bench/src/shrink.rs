@@ -262,8 +262,8 @@ fn shrink(
     };
     let usage_bytes = usage_bytes.context("the verdict has no usage_before_bytes")?;
     // A limit that is kept is hard in v1, and the command no longer keeps the kernel from killing.
-    let fresh = FreshStatistics::start()?;
-    fresh.add(scene.group.cgroup());
+    let mut fresh = FreshStatistics::default();
+    fresh.add(scene.group.cgroup())?;
     let wait_ratio = scene.wait_ratio(args.window)?;
     Ok((usage_bytes, scene.limit_bytes()?, wait_ratio))
 }

@@ -136,8 +136,8 @@ fn run(program: &Path, args: &Args, load: &Load, stop: &Stop) -> anyhow::Result<
     wait(stop, SETTLE)?;
     let cgroup = group.cgroup();
     // The kernel that is predicted knows the lengths of its lists.
-    let fresh = FreshStatistics::start()?;
-    fresh.add(cgroup);
+    let mut fresh = FreshStatistics::default();
+    fresh.add(cgroup)?;
     let plan = Plan {
         duration: args.duration,
         interval: None,

@@ -6,6 +6,7 @@
 //! what it saw to the agent ([`Seen`]), whose ages stay correct.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -130,21 +131,19 @@ impl Ahead {
     pub fn start(announce: Announce) -> Result<Self, AccessError> {
         check_page_size("holding a budget")?;
         let source = Box::new(PageWalk::open()?);
-        let no_thread = |source| AccessError::Io {
-            path: "a thread that holds budgets".into(),
-            source,
-        };
-        let fresh = FreshStatistics::start().map_err(no_thread)?;
         let shared = Arc::new(Shared::default());
         let of_thread = Arc::clone(&shared);
         let thread = std::thread::Builder::new()
             .name("agewise-ahead".into())
             .spawn(move || Runner::new(of_thread, source, announce).run())
-            .map_err(no_thread)?;
+            .map_err(|source| AccessError::Io {
+                path: "a thread that holds budgets".into(),
+                source,
+            })?;
         Ok(Ahead {
             shared,
             thread: Some(thread),
-            fresh,
+            fresh: FreshStatistics::default(),
         })
     }
 
@@ -159,15 +158,19 @@ impl Ahead {
     }
 
     /// Holds these targets from now on, and lets go of all others.
-    pub fn hold(&self, held: Vec<Held>) {
+    ///
+    /// # Errors
+    /// They are held, but no thread can be started that keeps their statistics fresh.
+    pub fn hold(&mut self, held: Vec<Held>) -> io::Result<()> {
         let cgroups = || held.iter().filter_map(|held| held.cgroup.as_ref());
-        cgroups().for_each(|cgroup| self.fresh.add(cgroup));
         self.fresh
             .retain(|dir| cgroups().any(|cgroup| cgroup.dir() == dir));
+        let is_fresh = cgroups().try_for_each(|cgroup| self.fresh.add(cgroup));
         *lock(&self.shared.held) = Some(held);
         if let Some(thread) = &self.thread {
             thread.thread().unpark();
         }
+        is_fresh
     }
 
     /// Returns what was done since the last call. Scans are not reported before the steps they are

@@ -139,13 +139,16 @@ impl Daemon {
                 Err(error) => return self.say_not_held(&error.to_string()),
             }
         }
-        let Some(ahead) = &self.ahead else { return };
-        ahead.hold(held);
+        let Some(ahead) = &mut self.ahead else { return };
+        let is_fresh = ahead.hold(held);
         let reports = ahead.take_reports();
         self.record(reports);
+        if let Err(error) = is_fresh {
+            self.say_not_held(&format!("statistics are not kept fresh: {error}"));
+        }
     }
 
-    /// Every tick tries again to start the thread.
+    /// Every tick tries again to start the threads.
     pub(super) fn say_not_held(&mut self, why: &str) {
         if self.not_held.is_news(self.now_ms(), why) {
             self.say("trouble", format!("budget: {why}"));

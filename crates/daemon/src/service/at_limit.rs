@@ -14,10 +14,9 @@ use crate::observer::Seen;
 /// takes another 0.07 %.
 const CGROUPS_MAX: usize = 64;
 
-/// Keeps statistics fresh, from the first cgroup with a limit on.
 #[derive(Debug, Default)]
 pub(super) struct AtLimit {
-    fresh: Option<FreshStatistics>,
+    fresh: FreshStatistics,
     trouble: News,
 }
 
@@ -35,7 +34,7 @@ impl Daemon {
             .filter_map(|cgroup| Some((fullness(cgroup)?, cgroup)))
             .collect();
         if limited.is_empty() {
-            self.at_limit.fresh = None;
+            self.at_limit.fresh = FreshStatistics::default();
             return;
         }
         let (nearest, left_out) = nearest(limited);
@@ -55,13 +54,9 @@ impl Daemon {
 
 impl AtLimit {
     fn keep(&mut self, cgroups: &[&Cgroup]) -> std::io::Result<()> {
-        let fresh = match &mut self.fresh {
-            Some(fresh) => fresh,
-            none => none.insert(FreshStatistics::start()?),
-        };
-        fresh.retain(|dir| cgroups.iter().any(|cgroup| cgroup.dir() == dir));
-        cgroups.iter().for_each(|cgroup| fresh.add(cgroup));
-        Ok(())
+        self.fresh
+            .retain(|dir| cgroups.iter().any(|cgroup| cgroup.dir() == dir));
+        cgroups.iter().try_for_each(|cgroup| self.fresh.add(cgroup))
     }
 }
 

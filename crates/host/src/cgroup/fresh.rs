@@ -29,8 +29,9 @@ const EVERY: Duration = Duration::from_millis(10);
 /// While none is hit, it doubles up to this: waking up is what costs (50 us in a virtual machine).
 const EVERY_MAX: Duration = Duration::from_millis(80);
 
-/// A thread that keeps the statistics of limited cgroups fresh. Dropping this ends it.
-#[derive(Debug)]
+/// Keeps the statistics of limited cgroups fresh, by a thread of its own from the first one on.
+/// Dropping this ends it.
+#[derive(Debug, Default)]
 pub struct FreshStatistics {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -45,6 +46,13 @@ struct Shared {
 impl Shared {
     fn lock(&self) -> MutexGuard<'_, Vec<Limited>> {
         self.limited.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn start(shared: &Arc<Self>) -> io::Result<JoinHandle<()>> {
+        let shared = Arc::clone(shared);
+        std::thread::Builder::new()
+            .name("agewise-fresh".into())
+            .spawn(move || shared.run())
     }
 
     fn run(&self) {
@@ -72,52 +80,38 @@ impl Shared {
 }
 
 impl FreshStatistics {
-    /// Starts the thread, which has nothing to do yet.
+    /// Keeps those of a cgroup fresh, too. One without such files needs none: it has no limit.
     ///
     /// # Errors
     /// No thread can be started.
-    pub fn start() -> io::Result<Self> {
-        let shared = Arc::new(Shared::default());
-        let of_thread = Arc::clone(&shared);
-        let thread = std::thread::Builder::new()
-            .name("agewise-fresh".into())
-            .spawn(move || of_thread.run())?;
-        Ok(FreshStatistics {
-            shared,
-            thread: Some(thread),
-        })
-    }
-
-    /// Keeps those of a cgroup fresh, too. One without such files needs none: it has no limit.
-    pub fn add(&self, cgroup: &Cgroup) {
+    pub fn add(&mut self, cgroup: &Cgroup) -> io::Result<()> {
         let dir = cgroup.dir();
-        let mut limited = self.shared.lock();
-        if limited.iter().any(|of| of.dir == dir) {
-            return;
+        if self.shared.lock().iter().any(|of| of.dir == dir) {
+            return Ok(());
         }
-        if let Ok(of) = Limited::open(dir, cgroup.hierarchy().version) {
-            limited.push(of);
-            self.wake();
-        }
+        let Ok(of) = Limited::open(dir, cgroup.hierarchy().version) else {
+            return Ok(());
+        };
+        let thread = match self.thread.take() {
+            Some(thread) => thread,
+            None => Shared::start(&self.shared)?,
+        };
+        self.shared.lock().push(of);
+        self.thread.insert(thread).thread().unpark();
+        Ok(())
     }
 
     /// Leaves all cgroups alone but those whose directory `is_kept`.
     pub fn retain(&self, is_kept: impl Fn(&Path) -> bool) {
         self.shared.lock().retain(|of| is_kept(&of.dir));
     }
-
-    fn wake(&self) {
-        if let Some(thread) = &self.thread {
-            thread.thread().unpark();
-        }
-    }
 }
 
 impl Drop for FreshStatistics {
     fn drop(&mut self) {
         self.shared.is_ending.store(true, Ordering::SeqCst);
-        self.wake();
         if let Some(thread) = self.thread.take() {
+            thread.thread().unpark();
             let _ = thread.join();
         }
     }

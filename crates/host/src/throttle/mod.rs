@@ -96,8 +96,8 @@ pub struct Throttle {
     active: HashSet<(PathBuf, Kind)>,
     /// How long a call may go on lowering the limit of a squeeze.
     pub steps_for: Duration,
-    /// For the hard limits of v1; `None` before the first.
-    fresh: Option<FreshStatistics>,
+    /// For the hard limits of v1.
+    fresh: FreshStatistics,
 }
 
 impl Throttle {
@@ -108,7 +108,7 @@ impl Throttle {
             ledger,
             active: HashSet::new(),
             steps_for: squeeze::STEPS_FOR,
-            fresh: None,
+            fresh: FreshStatistics::default(),
         }
     }
 
@@ -248,15 +248,10 @@ impl Throttle {
 
     /// Keeps the kernel from killing although swap has room.
     fn keep_fresh(&mut self, cgroup: &Cgroup) -> Result<(), FileError> {
-        let fresh = match self.fresh.take() {
-            Some(fresh) => fresh,
-            None => FreshStatistics::start().map_err(|source| FileError::Read {
-                path: cgroup.dir().join("memory.stat"),
-                source,
-            })?,
-        };
-        self.fresh.insert(fresh).add(cgroup);
-        Ok(())
+        self.fresh.add(cgroup).map_err(|source| FileError::Read {
+            path: cgroup.dir().join("memory.stat"),
+            source,
+        })
     }
 
     /// Removes a squeeze.
@@ -280,9 +275,9 @@ impl Throttle {
     fn let_go(&mut self, dir: PathBuf, kind: Kind) {
         self.ledger.hold(&dir, kind, false);
         self.active.remove(&(dir, kind));
-        if let Some(fresh) = &self.fresh {
-            fresh.retain(|dir| self.active.iter().any(|(active, _)| active == dir));
-        }
+        let active = &self.active;
+        self.fresh
+            .retain(|dir| active.iter().any(|(active, _)| active == dir));
     }
 
     /// Stops all tasks of a cgroup, until [`thaw`](Self::thaw).

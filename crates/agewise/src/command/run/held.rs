@@ -128,7 +128,7 @@ impl Held {
 impl Way for Held {
     fn look(&mut self, family: &[Process], notes: &mut Notes) {
         let process = |process: &Process| (process.pid(), process.start_ticks());
-        self.ahead.hold(vec![ahead::Held {
+        let held = ahead::Held {
             key: (Arc::from(super::PREFIX), 0),
             cgroup: self.own.as_ref().map(|own| own.cgroup().clone()),
             processes: family.iter().map(process).collect(),
@@ -139,7 +139,10 @@ impl Way for Held {
             files: self.files && self.own.is_some(),
             guests: self.guests,
             without: Vec::new(),
-        }]);
+        };
+        if let Err(error) = self.ahead.hold(vec![held]) {
+            notes.add(format!("statistics are not kept fresh: {error}"));
+        }
         let reports = self.ahead.take_reports();
         self.add(reports, notes);
         self.check_limit(notes);
