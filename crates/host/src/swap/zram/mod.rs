@@ -14,6 +14,8 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::io::Errno;
+
 use crate::error::{self, FileError};
 use crate::root::Roots;
 use crate::swap::SwapArea;
@@ -188,12 +190,11 @@ impl ZramDevice {
 
     fn set_up(&mut self, options: &ZramOptions) -> Result<(), ZramError> {
         let dir = self.sys_dir();
-        let known = error::read(&dir.join("comp_algorithm"))?;
-        if known
-            .split_ascii_whitespace()
-            .any(|w| w.trim_matches(['[', ']']) == options.algorithm)
-        {
-            error::write(&dir.join("comp_algorithm"), &options.algorithm)?;
+        match error::write(&dir.join("comp_algorithm"), &options.algorithm) {
+            // What the file lists is no help: Linux 6.1 also lists what it has no module for.
+            Err(FileError::Write { source, .. })
+                if source.raw_os_error() == Some(Errno::INVAL.raw_os_error()) => {}
+            result => result?,
         }
         error::write(&dir.join("disksize"), &options.size_bytes.to_string())?;
         self.own_node = ensure_node(&dir, &self.path())?;
