@@ -31,7 +31,7 @@ fn records(test: &str, args: &[&str]) -> Option<Vec<Value>> {
 
 /// Whether an error says that the page cache cannot be followed here.
 fn is_unfollowed(error: &str) -> bool {
-    ["not permitted", "not available here"]
+    ["not permitted", "not available here", "is on an overlay"]
         .iter()
         .any(|why| error.contains(why))
 }

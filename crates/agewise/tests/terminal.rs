@@ -2,6 +2,7 @@
 //! Commands in a terminal that is closed, stalls or falls silent, and signals: each command ends in
 //! time and restores the terminal.
 
+mod program;
 mod pty;
 
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -11,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use agewise_cli::children::Killed;
 use assert_cmd::cargo::cargo_bin;
+use program::wait_for_handler;
 use pty::Pty;
 
 /// Time allowed to end; an idle machine takes less than 200 ms, and on a busy one everything takes
@@ -375,6 +377,7 @@ fn commands_end_on_every_signal_and_without_their_terminal() {
             let args: Vec<&str> = words.iter().map(String::as_str).collect();
             let mut pty = Pty::open();
             let mut running = start(&pty, &args, false);
+            wait_for_handler(running.0.id(), signal.unwrap_or(libc::SIGHUP));
             std::thread::sleep(Duration::from_millis(700));
             if let Some(status) = running.0.try_wait().expect("wait") {
                 assert_refused(status, &mut pty);

@@ -3,6 +3,8 @@
 
 #![allow(dead_code, reason = "each test program uses its part of it")]
 
+use std::time::Duration;
+
 use assert_cmd::Command;
 use serde_json::Value;
 
@@ -37,6 +39,27 @@ pub fn agewise_code(args: &[&str]) -> (Option<i32>, String, String) {
         String::from_utf8_lossy(&output.stdout).into_owned(),
         String::from_utf8_lossy(&output.stderr).into_owned(),
     )
+}
+
+/// Waits, however slow the machine is, until a process handles a signal (or ignores it: nohup), or
+/// has ended.
+pub fn wait_for_handler(pid: u32, signal: i32) {
+    let field = |status: &str, name| {
+        let value = status.lines().find_map(|line| line.strip_prefix(name));
+        value.expect("proc_pid_status(5)").trim().to_owned()
+    };
+    for _ in 0..20_000 {
+        let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a process");
+        let has = |set| {
+            let bits = u64::from_str_radix(&field(&status, set), 16).expect("bits");
+            bits >> (signal - 1) & 1 == 1
+        };
+        if has("SigCgt:") || has("SigIgn:") || field(&status, "State:").starts_with('Z') {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    panic!("{pid} does not handle signal {signal}");
 }
 
 /// A workload file for the lab: a heap of twice its memory.

@@ -480,4 +480,6 @@ fn next_process(tap: &mut Option<&mut dyn Tap>) {
 #[cfg(test)]
 mod shared_tests;
 #[cfg(test)]
+mod sleeper;
+#[cfg(test)]
 pub(crate) mod tests;

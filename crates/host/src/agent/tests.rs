@@ -2,7 +2,6 @@
 //! The agent on real processes, seen through a source that reports what the test sets.
 
 use std::cell::RefCell;
-use std::process::{Child, Command};
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -11,6 +10,7 @@ use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::{Intervals, OldestPages};
 
 use super::report::Elsewhere;
+pub(crate) use super::sleeper::Sleeper;
 use super::*;
 use crate::access::fake::{FakeSource, FakeTable};
 use crate::access::{
@@ -20,41 +20,6 @@ use crate::clear::Means;
 use crate::mover;
 use crate::process::{Bound, Process};
 use crate::root::ProcRoot;
-
-/// A process that does nothing.
-pub(crate) struct Sleeper(Child);
-
-impl Sleeper {
-    pub(crate) fn new() -> Self {
-        Self::by(&mut Command::new("sleep"))
-    }
-
-    pub(crate) fn by(sleep: &mut Command) -> Self {
-        Sleeper(sleep.arg("60").spawn().expect("sleep starts"))
-    }
-
-    pub(crate) fn pid(&self) -> u32 {
-        self.0.id()
-    }
-
-    /// The table in which its stack begins: every process has a stack.
-    pub(crate) fn table(&self) -> u64 {
-        let maps = std::fs::read_to_string(format!("/proc/{}/maps", self.pid())).unwrap();
-        let line = maps
-            .lines()
-            .find(|line| line.ends_with("[stack]"))
-            .expect("a stack");
-        let start = u64::from_str_radix(line.split('-').next().unwrap(), 16).unwrap();
-        start / TABLE_BYTES * TABLE_BYTES
-    }
-}
-
-impl Drop for Sleeper {
-    fn drop(&mut self) {
-        let _ = self.0.kill();
-        let _ = self.0.wait();
-    }
-}
 
 pub(crate) fn present() -> FakeTable {
     let bits = TableBits {
