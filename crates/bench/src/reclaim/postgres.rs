@@ -61,7 +61,8 @@ pub fn prepare(directory: &Path) -> anyhow::Result<()> {
 }
 
 /// The server, with a quarter of the values' memory as its own buffers, as its manual advises; the
-/// rest is page cache.
+/// rest is page cache. Without autovacuum: a minute after its start, in the middle of whatever is
+/// being measured, it would read the whole table and rewrite a part of it.
 pub fn command(directory: &Path, size_bytes: u64) -> anyhow::Result<Command> {
     let mut command = Command::new(executable("postgres").map_err(anyhow::Error::msg)?);
     command
@@ -69,7 +70,8 @@ pub fn command(directory: &Path, size_bytes: u64) -> anyhow::Result<Command> {
         .arg(directory.join("data"))
         .arg("-k")
         .arg(directory)
-        .args(["-c", "listen_addresses=", "-c", "fsync=off", "-c"])
+        .args(["-c", "listen_addresses=", "-c", "fsync=off"])
+        .args(["-c", "autovacuum=off", "-c"])
         .arg(format!("shared_buffers={}kB", size_bytes >> 12))
         .uid(NOBODY)
         .gid(NOBODY)
