@@ -8,7 +8,7 @@ AGEWISE = $(TARGET_DIR)/release/agewise
 LIBRARIES = agewise-policy agewise-kernel agewise-damon agewise-trace
 FEATURE_SETS = "" fuse web otlp lab bench
 
-.PHONY: setup build install dist run test test-vm reference test-harmless test-cgroups test-package test-service test-containers test-wheel test-template test-otlp model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
+.PHONY: setup build install dist run test test-vm test-guest reference test-harmless test-cgroups test-package test-service test-containers test-wheel test-template test-otlp model fuzz lint check-features doc package wheel bench man bpf bpf-check clean
 
 # Installs what building agewise needs (as root on Debian and derivatives), or lists what is
 # missing.
@@ -45,6 +45,11 @@ test:
 # Tests access sources and movers that need other kernels, in virtual machines. Optional.
 test-vm: setup
 	scripts/test-vm $(KERNELS)
+
+# Runs the tests that depend on the kernel in a virtual machine that has this system's files, cgroup
+# v2 and the multi-gen LRU (LRU_GEN=n: the classic one). Takes half an hour. Optional.
+test-guest: setup
+	scripts/test scripts/test-guest $(KERNELS)
 
 # Measures counts of real kernels: make reference KERNELS=... <CELLS (see the
 # script).

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: Apache-2.0
-# Virtual machines with kernels of the distribution. Sourced by test-vm and reference, which set
-# `room`, a directory for downloads and generated files. Installs only QEMU, cpio, kmod, e2fsprogs,
-# xz and zstd (and a compiler for another architecture); kernel and busybox packages are only
-# unpacked. Emulates in software, since only counts matter. ARCH=aarch64 selects guests of that
+# Virtual machines with kernels of the distribution. Sourced by test-vm, test-guest and reference,
+# which set `room`, a directory for downloads and generated files. Installs only QEMU, cpio, kmod,
+# e2fsprogs, xz and zstd (and a compiler for another architecture); kernel and busybox packages are
+# only unpacked. Emulates in software, since only counts matter. ARCH=aarch64 selects guests of that
 # architecture.
 
 arch=${ARCH:-$(uname -m)}
@@ -95,7 +95,7 @@ kernel() {
 
 # initrd JOB PROGRAM...: builds an initial file system, $initrd, with busybox, zram, ext4, the
 # programs (NAME=PATH) in /bin, and standard input as /job; JOB is the command that runs it after
-# mounting.
+# mounting. More kernel modules can be named in $modules.
 initrd() {
 	local top=$room/initrd-$version module file name program
 	initrd=$top.gz
@@ -108,7 +108,7 @@ initrd() {
 	done | sort -u | while read -r file; do install -D "$file" "$top$file"; done
 	depmod -b "$tree" "$version" 2>/dev/null
 	touch "$top/modules/order"
-	for module in lz4_compress lz4hc_compress lzo-rle zram virtio_pci virtio_blk ext4; do
+	for module in lz4_compress lz4hc_compress lzo-rle zram virtio_pci virtio_blk ext4 ${modules:-}; do
 		# One that is built into the kernel is not found.
 		modprobe -d "$tree" -S "$version" --show-depends "$module" 2>/dev/null || true
 	done | awk '$1 == "insmod" && !seen[$2]++ { print $2 }' | while read -r file; do
