@@ -5,7 +5,7 @@
 use agewise_host::access::PAGE_BYTES;
 use agewise_host::agent::SubjectAges;
 use agewise_host::cgroup::Cgroup;
-use agewise_policy::budget::Gain;
+use agewise_policy::budget::{Gain, KernelFirst};
 use agewise_policy::generations::ByType;
 use agewise_policy::proactive::{
     Backend, Controller, Decision, Facts, Hands, Looked, Outcome, Psi, Refaults, Spec, SwapRoom,
@@ -84,6 +84,8 @@ pub struct Actor {
     pub counted: Counted,
     /// The measured worth of the budget, if known.
     pub budget_gain: Option<Gain>,
+    /// How far the kernel has the limit first, until the budget is held.
+    pub kernel_first: Option<KernelFirst>,
     controller: Controller,
     counters: Option<Counters>,
     outcome: Option<Outcome>,
@@ -103,6 +105,7 @@ impl Actor {
             files: false,
             counted: Counted::default(),
             budget_gain: None,
+            kernel_first: None,
             controller: Controller::new(spec),
             counters: None,
             outcome: None,

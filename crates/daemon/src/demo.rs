@@ -216,6 +216,7 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         reclaimed,
         rehearsed_bytes,
         budget_gain: None,
+        kernel_first: None,
         guest_hosts: Vec::new(),
         psi: part.is_cgroup.then(|| psi(time_ms)),
         less: less(part.size_mib * MIB, part.period_ms),

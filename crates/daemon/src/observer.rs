@@ -108,6 +108,7 @@ pub fn views(
                 view.policy = Some(actor.reason);
                 view.is_rehearsal = actor.dry_run;
                 view.budget_gain = actor.budget_gain;
+                view.kernel_first = actor.kernel_first;
             }
             let counted = actor.map(|actor| &actor.counted);
             if let Some(counted) = counted.or_else(|| tracked.retired.get(&seen.key)) {
@@ -151,6 +152,7 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
         reclaimed: Default::default(),
         rehearsed_bytes: 0,
         budget_gain: None,
+        kernel_first: None,
         psi: None,
         less: Vec::new(),
         shrink_limit_bytes: None,

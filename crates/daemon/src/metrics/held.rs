@@ -8,7 +8,8 @@ use super::rows::labels_of;
 use super::shown::Shown;
 use crate::state::Snapshot;
 
-/// For the shown subjects held under a budget, once something has been compared.
+/// For the shown subjects under a budget: how far the kernel has the limit first, and what holding
+/// it is worth once something has been compared.
 pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
     let mut back = gauge(
         "budget_stepped_back",
@@ -43,12 +44,21 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             "Half of its 95 % interval",
         ),
     ];
+    let mut first = gauge(
+        "budget_kernel_first",
+        Unit::Ratio,
+        "How far the kernel has the limit first, before the budget is held: pages that have come \
+         in, of those that have to",
+    );
     for at in &shown.subjects {
         let subject = &snapshot.subjects[*at];
+        let labels = labels_of(subject);
+        if let Some(so_far) = &subject.kernel_first {
+            first.add(labels.clone(), so_far.ratio());
+        }
         let Some(gain) = &subject.budget_gain else {
             continue;
         };
-        let labels = labels_of(subject);
         back.add(labels.clone(), gain.verdict == Verdict::Back);
         pairs.add(labels.clone(), gain.pairs as u64);
         let values = [gain.faults_change, gain.cpu_change]
@@ -63,7 +73,7 @@ pub(super) fn families(snapshot: &Snapshot, shown: &Shown) -> Vec<Family> {
             }
         }
     }
-    let mut all = vec![back, pairs];
+    let mut all = vec![first, back, pairs];
     all.extend(changes);
     all
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use agewise_host::cgroup;
 use agewise_host::container::Container;
-use agewise_policy::budget::{Gain, Verdict};
+use agewise_policy::budget::{Gain, KernelFirst, Verdict};
 use agewise_policy::statistics::Change;
 use proptest::prelude::*;
 
@@ -261,7 +261,12 @@ fn the_rest_is_summed_once() {
 fn the_gain_of_a_budget_is_shown() {
     let mut snapshot = demo::snapshot(9, 100_000);
     let at = snapshot.subjects.iter().position(|s| &*s.name == "/web");
-    snapshot.subjects[at.unwrap()].budget_gain = Some(Gain {
+    let subject = &mut snapshot.subjects[at.unwrap()];
+    subject.kernel_first = Some(KernelFirst {
+        came_in_pages: 1,
+        until_pages: 4,
+    });
+    subject.budget_gain = Some(Gain {
         verdict: Verdict::Back,
         pairs: 4,
         faults_change: Some(Change {
@@ -279,6 +284,7 @@ fn the_gain_of_a_budget_is_shown() {
     assert_eq!(
         lines,
         [
+            "agewise_budget_kernel_first_ratio{cgroup=\"/web\"} 0.25",
             "agewise_budget_stepped_back{cgroup=\"/web\"} 1",
             "agewise_budget_pairs{cgroup=\"/web\"} 4",
             "agewise_budget_faults_change_ratio{cgroup=\"/web\"} -0.18",

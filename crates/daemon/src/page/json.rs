@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use std::sync::Arc;
 
 use agewise_host::container::Container;
-use agewise_policy::budget::Gain;
+use agewise_policy::budget::{Gain, KernelFirst};
 use serde::Serialize;
 
 use crate::metrics::shown::{OTHER, Shown};
@@ -55,6 +55,7 @@ struct Target<'a> {
     what_if: Vec<WhatIfPoint>,
     shrink_limit_bytes: Option<u64>,
     budget_gain: Option<Gain>,
+    kernel_first: Option<KernelFirst>,
     guest_hosts: Cow<'a, [u32]>,
     troubles: &'a [String],
 }
@@ -156,6 +157,7 @@ fn target<'a>(subject: &'a SubjectView) -> Target<'a> {
         what_if: subject.less.iter().map(WhatIfPoint::from).collect(),
         shrink_limit_bytes: subject.shrink_limit_bytes,
         budget_gain: subject.budget_gain,
+        kernel_first: subject.kernel_first,
         guest_hosts: Cow::from(&subject.guest_hosts),
         troubles: &subject.troubles,
     }
@@ -206,6 +208,7 @@ fn other<'a>(snapshot: &'a Snapshot, shown: &Shown) -> Option<Target<'a>> {
         what_if: Vec::new(),
         shrink_limit_bytes: None,
         budget_gain: None,
+        kernel_first: None,
         troubles: &[],
         ..sum
     })

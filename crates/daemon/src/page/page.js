@@ -330,6 +330,8 @@ function drawing(kind, attributes) {
   return made;
 }
 function gainText(target) {
+  const first = target && target.kernel_first;
+  if (first) return " The kernel has the limit of its budget first: " + first.came_in_pages + " of " + first.until_pages + " pages have come in.";
   const change = target && target.budget_gain && target.budget_gain.faults_change;
   if (!change) return "";
   const share = value => (Math.abs(value) * 100).toFixed(0) + "\u00a0%";

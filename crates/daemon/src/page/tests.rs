@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 use agewise_host::container::Container;
-use agewise_policy::budget::{Gain, Verdict};
+use agewise_policy::budget::{Gain, KernelFirst, Verdict};
 use agewise_policy::statistics::Change;
 use proptest::prelude::*;
 use serde_json::Value;
@@ -159,12 +159,17 @@ fn the_worth_of_a_budget_is_shown() {
         cpu_change: None,
         time_change: None,
     });
+    snapshot.subjects[2].kernel_first = Some(KernelFirst {
+        came_in_pages: 1,
+        until_pages: 4,
+    });
     let name = snapshot.subjects[2].name.clone();
     hub.publish(snapshot);
     let record = json(&ask(&mut Pages::new(hub, LIMITS), "/api/snapshot", ""));
     let mut targets = record["targets"].as_array().unwrap().iter();
     let of = targets.find(|target| target["target"] == *name).unwrap();
     assert_eq!(of["budget_gain"]["faults_change"]["mean"], -0.18);
+    assert_eq!(of["kernel_first"]["until_pages"], 4);
 }
 
 #[test]

@@ -168,6 +168,9 @@ impl Daemon {
     /// under one.
     pub(super) fn record(&mut self, reports: Vec<(Key, Report)>) {
         let now_ms = self.now_ms();
+        // Reported every time while it is so.
+        let actors = self.tracked.actors.values_mut();
+        actors.for_each(|actor| actor.kernel_first = None);
         for (key, report) in reports {
             self.meter.own.move_cpu_total_ms += report.move_cpu_ns as f64 / 1e6;
             let counted = self.tracked.counted(&key);
@@ -182,6 +185,7 @@ impl Daemon {
                 if report.steps > 0 || report.measured.is_some() {
                     actor.budget_gain = report.measured;
                 }
+                actor.kernel_first = report.kernel_first;
                 // Trouble is found again at every step.
                 let trouble = report.trouble.as_ref().filter(|_| report.steps == 0);
                 is_news = trouble.is_some_and(|trouble| actor.troubles.is_news(now_ms, trouble));

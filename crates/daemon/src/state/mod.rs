@@ -16,7 +16,7 @@
 use std::sync::Arc;
 
 use agewise_host::container::Container;
-use agewise_policy::budget::Gain;
+use agewise_policy::budget::{Gain, KernelFirst};
 use agewise_policy::generations::ByType;
 use agewise_policy::proactive::{POLICIES, Spec};
 use agewise_policy::workingset::{Histogram, Intervals};
@@ -185,6 +185,8 @@ pub struct SubjectView {
     pub rehearsed_bytes: u64,
     /// The worth of the budget it is held under; `None` until that is known.
     pub budget_gain: Option<Gain>,
+    /// How far the kernel has its limit first; `None` once the budget is held.
+    pub kernel_first: Option<KernelFirst>,
     /// Pressure, if the kernel reports it for a cgroup (v2).
     pub psi: Option<Psi>,
     /// The cost of less memory, by size; empty until that is known.

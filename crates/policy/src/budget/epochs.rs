@@ -154,13 +154,20 @@ pub struct Epochs {
 }
 
 /// The kernel has the limit first: how far that is.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "reason", rename = "kernel_first")]
 pub struct KernelFirst {
     /// Pages that have come in.
     pub came_in_pages: u64,
     /// The budget is held once this many have.
     pub until_pages: u64,
+}
+
+impl KernelFirst {
+    /// How far it is, 0 to 1.
+    pub fn ratio(&self) -> f64 {
+        (self.came_in_pages as f64 / self.until_pages.max(1) as f64).min(1.0)
+    }
 }
 
 #[derive(Clone, Copy, Debug, Default)]
