@@ -143,5 +143,5 @@ boot() {
 	timeout "$1" "${qemu[@]}" -accel tcg,thread=multi -nodefaults -no-reboot \
 		-display none -serial stdio -net none -kernel "$vmlinuz" -initrd "$initrd" \
 		-drive "file=$2,format=raw,if=virtio" "${@:3}" \
-		-append "console=$console panic=-1 reboot=t quiet ${append:-}" </dev/null 2>&1 | tr -d '\r'
+		-append "console=$console panic=-1 reboot=t quiet ${append:-}" </dev/null 2>&1 | sed -u 's/\r//g'
 }
