@@ -47,7 +47,7 @@ test-vm: setup
 	scripts/test-vm $(KERNELS)
 
 # Runs the tests that depend on the kernel in a virtual machine that has this system's files, cgroup
-# v2 and the multi-gen LRU (LRU_GEN=n: the classic one). Takes half an hour. Optional.
+# v2 and the multi-gen LRU (LRU_GEN=n: the classic one). Takes 40 minutes. Optional.
 test-guest: setup
 	scripts/test scripts/test-guest $(KERNELS)
 
