@@ -19,10 +19,13 @@ impl Sleeper {
         let sleeper = Sleeper(sleep.arg("60").spawn().expect("sleep starts"));
         // `spawn` may return while the kernel has not yet replaced our memory, which is shared
         // until then (`exec_mmap` completes a vfork first), or not yet placed the stack.
-        while sleeper.exe() == std::env::current_exe().ok() || sleeper.stack().is_none() {
+        for _ in 0..20_000 {
+            if sleeper.exe() != std::env::current_exe().ok() && sleeper.stack().is_some() {
+                return sleeper;
+            }
             std::thread::sleep(Duration::from_millis(1));
         }
-        sleeper
+        panic!("sleep does not run");
     }
 
     fn exe(&self) -> Option<PathBuf> {
