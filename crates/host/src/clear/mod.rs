@@ -91,10 +91,11 @@ const FLUSHES_ALL_BYTES: u64 = 64 * PAGE_BYTES;
 /// About 0.1 ms pass between reading a table and clearing it, or a few ms if we wait for a CPU. A
 /// longer pause (a stop, a stall of the machine) would lose too many accesses.
 const LATE_NS: u64 = 20_000_000;
-/// If looks are far apart, a pause up to this fraction of the minimum time between clears still
-/// counts as short. In a batch that is not cleared, all pages that have just become idle count as
-/// accessed once more, which is worse than losing accesses over so short a time.
-const LATE_PART: u64 = 10;
+/// If looks are far apart, a pause up to this fraction of the minimum time between clears (a
+/// quarter of the time between looks) still counts as short: at most a quarter of the accesses are
+/// lost, while in a batch that is not cleared every page that has just become idle counts as
+/// accessed once more.
+const LATE_PART: u64 = 2;
 /// A write to `clear_refs` for a few pages waits at most this long.
 const REFS_WAIT_NS: u64 = 60_000_000_000;
 /// Longest time for which `clear_refs` may stall page faults of the target, if it is not the only
