@@ -45,7 +45,7 @@ impl<'a> Judge<'a> {
 }
 
 impl Tap for Judge<'_> {
-    fn table(&mut self, _: &Target, sight: &TableSight<'_>, young: &PageSet) {
+    fn table(&mut self, _: &Target, sight: &TableSight<'_>, young: &PageSet, _: &PageSet) {
         self.compare(sight, young);
     }
 

@@ -2,8 +2,9 @@
 //! Feeds a [`WhatIf`] from looks at processes: listens to the agent and reports for each page of
 //! the sample whether it was used.
 //!
-//! A page of a file or of shared memory that several processes map is one page. Memory that was
-//! forked and not written since counts as one page per process.
+//! A page that several processes map is one page, if its frame can be seen: a page of a file or of
+//! shared memory by its place there, memory that was forked and not written since as a page of the
+//! first process that has it. In swap, forked memory counts once per process.
 
 use std::collections::BTreeMap;
 
@@ -35,6 +36,8 @@ pub fn kernel_in_use(roots: &Roots) -> Kernel {
 struct SeenTable {
     va: u64,
     young: PageSet,
+    /// Counted in another process.
+    elsewhere: PageSet,
     bits: TableBits,
 }
 
@@ -86,13 +89,20 @@ pub fn is_charged_for_files(cgroup: Option<&Cgroup>, agent: &Agent, pids: &[u32]
 }
 
 impl Tap for Sights {
-    fn table(&mut self, target: &Target, sight: &TableSight<'_>, young: &PageSet) {
+    fn table(
+        &mut self,
+        target: &Target,
+        sight: &TableSight<'_>,
+        young: &PageSet,
+        elsewhere: &PageSet,
+    ) {
         if (sight.bits.present | sight.bits.swapped).is_empty() {
             return;
         }
         self.of(target).tables.push(SeenTable {
             va: sight.va,
             young: *young,
+            elsewhere: *elsewhere,
             bits: *sight.bits,
         });
     }
@@ -158,7 +168,12 @@ impl Sights {
 }
 
 fn show_table(look: &mut Look<'_>, space: &Space, seen: &SeenTable, has_files: bool) {
-    let SeenTable { va, young, bits } = seen;
+    let SeenTable {
+        va,
+        young,
+        elsewhere,
+        bits,
+    } = seen;
     let there = bits.present | bits.swapped;
     let at = va / PAGE_BYTES;
     let first = there.pages().next().map(|first| at + first as u64);
@@ -166,10 +181,12 @@ fn show_table(look: &mut Look<'_>, space: &Space, seen: &SeenTable, has_files: b
         return;
     };
     let file = shower.vma.kind.files(bits) & there;
-    let of_types = [
-        (PageType::Anon, there.without(&file)),
-        (PageType::File, file),
-    ];
+    let anon = match shower.vma.kind {
+        // Known by its place in the file, like the pages of files.
+        VmaKind::Shmem => there,
+        _ => there.without(&file).without(elsewhere),
+    };
+    let of_types = [(PageType::Anon, anon), (PageType::File, file)];
     for (page_type, pages) in of_types {
         if pages.is_empty() || (!has_files && page_type == PageType::File) {
             continue;

@@ -82,8 +82,14 @@ impl Tap for Looking<'_> {
         notify_if_due(now_ms, &mut self.notified_ms);
     }
 
-    fn table(&mut self, target: &Target, sight: &TableSight<'_>, young: &PageSet) {
-        self.sights.table(target, sight, young);
+    fn table(
+        &mut self,
+        target: &Target,
+        sight: &TableSight<'_>,
+        young: &PageSet,
+        elsewhere: &PageSet,
+    ) {
+        self.sights.table(target, sight, young, elsewhere);
     }
 
     fn leaves(&mut self, target: &Target, run: &LeafRun<'_>) {

@@ -173,8 +173,15 @@ impl Classifier<'_, '_, '_> {
         }
     }
 
-    /// Notes pages on other nodes than the first, and pages that are counted elsewhere.
-    fn note_parts(&mut self, sight: &TableSight<'_>, cached: &PageSet, bits: &mut TableBits) {
+    /// Notes pages on other nodes than the first, and pages that are counted elsewhere. Returns
+    /// those that every subject has counted in another process.
+    fn note_parts(
+        &mut self,
+        sight: &TableSight<'_>,
+        cached: &PageSet,
+        bits: &mut TableBits,
+    ) -> PageSet {
+        let mut elsewhere = PageSet::NONE;
         let is_shareable = self.is_shareable(sight.range);
         let several_nodes = self.shared.nodes.map.is_some();
         let is_whole = self.of.get(sight.range).is_some_and(|of| of.is_whole);
@@ -185,7 +192,7 @@ impl Classifier<'_, '_, '_> {
         };
         self.parts.clear();
         if !several_nodes && !is_shareable && cached.is_empty() {
-            return;
+            return elsewhere;
         }
         let mut masks: Vec<(usize, PageSet)> = Vec::new();
         let mut set = |part: usize, page: usize| {
@@ -223,6 +230,8 @@ impl Classifier<'_, '_, '_> {
             }
             if is_fresh {
                 shared.fresh.insert(frame);
+            } else if !is_cached && !shared.counted.is_empty() {
+                elsewhere.insert(page);
             }
             if !sight.bits.young.contains(page) && shared.young.contains(frame) {
                 bits.young.insert(page);
@@ -231,6 +240,7 @@ impl Classifier<'_, '_, '_> {
         debug_assert!(masks.iter().all(|(part, _)| *part < 2 * WHOLE_PARTS));
         self.parts
             .extend(masks.iter().map(|(part, mask)| (*part as Part, *mask)));
+        elsewhere
     }
 }
 
@@ -278,10 +288,10 @@ impl SightSink for Classifier<'_, '_, '_> {
             bits.young |= self.interim.take_in(sight, kind);
         }
         let cached = self.cached(sight);
-        self.note_parts(sight, &cached, &mut bits);
+        let elsewhere = self.note_parts(sight, &cached, &mut bits);
         self.note_touched(sight, &cached, &bits.young);
         if let Some(tap) = &mut self.tap {
-            tap.table(&self.target, sight, &bits.young);
+            tap.table(&self.target, sight, &bits.young, &elsewhere);
         }
         let facts = Facts {
             index: table,

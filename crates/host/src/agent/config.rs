@@ -120,8 +120,15 @@ pub trait Tap {
     /// something else may have to be done meanwhile.
     fn next_process(&mut self) {}
 
-    /// One table of a process, and those of its pages considered accessed.
-    fn table(&mut self, target: &Target, sight: &TableSight<'_>, young: &PageSet);
+    /// One table of a process, those of its pages considered accessed, and those already counted in
+    /// another process, which maps them too.
+    fn table(
+        &mut self,
+        target: &Target,
+        sight: &TableSight<'_>,
+        young: &PageSet,
+        elsewhere: &PageSet,
+    );
 
     /// Adjacent leaves of one process, either all considered accessed or none.
     fn leaves(&mut self, target: &Target, run: &LeafRun<'_>) {
@@ -130,7 +137,7 @@ pub trait Tap {
             false => PageSet::NONE,
         };
         run.sights()
-            .for_each(|sight| self.table(target, &sight, &young));
+            .for_each(|sight| self.table(target, &sight, &young, &PageSet::NONE));
     }
 
     /// Everything read together has been shown, and is cleared next.

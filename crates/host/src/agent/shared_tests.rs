@@ -163,7 +163,7 @@ fn refused(_: u32) -> AccessError {
 struct Ending(Option<Sleeper>);
 
 impl Tap for Ending {
-    fn table(&mut self, target: &Target, _: &TableSight<'_>, _: &PageSet) {
+    fn table(&mut self, target: &Target, _: &TableSight<'_>, _: &PageSet, _: &PageSet) {
         self.0.take_if(|sleeper| sleeper.pid() == target.pid);
     }
 }
@@ -285,7 +285,7 @@ impl Tap for Order {
         self.0.push(0);
     }
 
-    fn table(&mut self, target: &Target, _: &TableSight<'_>, _: &PageSet) {
+    fn table(&mut self, target: &Target, _: &TableSight<'_>, _: &PageSet, _: &PageSet) {
         self.0.push(target.pid);
     }
 }
@@ -304,4 +304,31 @@ fn who_listens_gets_a_turn_before_each_process() {
     order.0.dedup();
     let [first, second] = [pids[0].min(pids[1]), pids[0].max(pids[1])];
     assert_eq!(order.0, [0, first, 0, second]);
+}
+
+/// Notes how many pages are shown, and how many of them are counted elsewhere.
+#[derive(Default)]
+struct Again([u64; 2]);
+
+impl Tap for Again {
+    fn table(&mut self, _: &Target, sight: &TableSight<'_>, _: &PageSet, elsewhere: &PageSet) {
+        assert!(elsewhere.without(&sight.bits.present).is_empty());
+        self.0[0] += sight.bits.present.len();
+        self.0[1] += elsewhere.len();
+    }
+}
+
+#[test]
+fn who_listens_sees_which_pages_another_process_has_already_shown() {
+    let ([a, b, c], all) = sleepers();
+    let dir = tempfile::tempdir().unwrap();
+    let groups = vec![
+        group(dir.path(), "two", &[&a, &b]),
+        group(dir.path(), "one", &[&c]),
+    ];
+    let mut agent = watch(&Library::default(), groups);
+    let mut again = Again::default();
+    agent.tick_tapped(Some(&mut again)).unwrap();
+    // The other cgroup has not counted them.
+    assert_eq!(again.0, [3 * all, all]);
 }
