@@ -158,6 +158,7 @@ impl Actor {
             time_ms: now_ms,
             resident_bytes: ages.resident.total(),
             charged_bytes,
+            unmovable_bytes: 0,
             out_bytes: ages.out_bytes,
             looked: Some(Looked {
                 time_ms: ages.looked_ms,

@@ -10,6 +10,7 @@ mod files;
 mod guests;
 mod held;
 mod known;
+mod stuck;
 
 use std::ops::Range;
 use std::sync::atomic::AtomicBool;
@@ -32,6 +33,7 @@ use crate::root::ProcRoot;
 use crate::vma::{MapsReader, Vma, VmaKind, VmaTable};
 
 use guests::GuestsOf;
+use stuck::Stuck;
 
 pub use files::{BudgetedFiles, FilesError};
 pub use held::{HeldFiles, HeldMemory, OpenFiles};
@@ -50,6 +52,7 @@ pub struct Budgeted {
     maps: MapsReader,
     clearer: Clearer,
     ranges: Vec<AddressRange>,
+    stuck: Stuck,
     moves: u64,
     /// Share of the pages passed to the kernel that had left memory at the last verification.
     left_share: f64,
@@ -78,6 +81,7 @@ impl Budgeted {
             vmas: VmaTable::new(),
             maps: MapsReader::new(),
             ranges: Vec::new(),
+            stuck: Stuck::default(),
             moves: 0,
             left_share: 1.0,
         })
@@ -141,7 +145,9 @@ impl HeldMemory for Budgeted {
             self.clearer.begin(clock::monotonic_ns(), held());
         }
         let clearer = &mut self.clearer;
-        gather(&self.process, source, &self.ranges, clearer, clears)
+        let mut tables = gather(&self.process, source, &self.ranges, clearer, clears)?;
+        self.stuck.look(&mut tables);
+        Ok(tables)
     }
 
     /// How many pages actually left is verified in one move of sixteen; the other moves assume the
@@ -154,7 +160,7 @@ impl HeldMemory for Budgeted {
         rehearse: bool,
     ) -> Result<Gone, PageoutError> {
         self.guests.known(self.process.pid())?;
-        let (process, clearer) = (&self.process, &mut self.clearer);
+        let (process, clearer, stuck) = (&self.process, &mut self.clearer, &mut self.stuck);
         let pagemap = match self.pagemap.take() {
             Some(pagemap) => pagemap,
             None => Pagemap::open(process)?,
@@ -168,6 +174,9 @@ impl HeldMemory for Budgeted {
         self.moves += 1;
         let mut recheck = |there: &RunSet| {
             let chosen = choose(&gather(process, source, there.runs(), clearer, false)?);
+            if !rehearse {
+                stuck.pass(&chosen);
+            }
             Ok(chosen.iter().map(AddressRange::of_pages).collect())
         };
         let moved = mover::move_out(

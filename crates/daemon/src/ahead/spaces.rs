@@ -11,6 +11,9 @@ use agewise_policy::proactive::SwapRoom;
 
 use super::report::{Held, Report};
 
+/// A page cache that could not be opened is tried again after this time, us.
+const FILES_AGAIN_US: u64 = 60_000_000;
+
 /// The address spaces of a target, and what was read about its cgroup.
 pub(super) struct Spaces<M> {
     pub by_pid: BTreeMap<u32, M>,
@@ -18,8 +21,10 @@ pub(super) struct Spaces<M> {
     /// also those that are gone: the sum must not fall, nor rise by what one did before.
     counted: BTreeMap<u32, Counted>,
     consumed: Counted,
-    /// The page cache, if files are held as well; or why it cannot be.
+    /// The page cache, if files are held as well; or why it cannot be, and when that is tried
+    /// again, us.
     pub files: Option<Result<Box<dyn HeldFiles>, String>>,
+    files_due_us: u64,
     /// Usage of its cgroup, once it has been read.
     usage: Option<Usage>,
     pub slow: Slow,
@@ -63,6 +68,7 @@ impl<M: HeldMemory> Spaces<M> {
             counted: BTreeMap::new(),
             consumed: Counted::default(),
             files: None,
+            files_due_us: 0,
             usage: None,
             slow: Slow::default(),
             slow_due_us: 0,
@@ -92,22 +98,25 @@ impl<M: HeldMemory> Spaces<M> {
         has_new
     }
 
-    /// Opens the page cache once if it must be held as well; returns whether that happened just
-    /// now.
-    pub fn follow_files(&mut self, held: &Held, open: &OpenFiles<'_>) -> bool {
+    /// Opens the page cache if it must be held as well; returns whether that happened just now.
+    pub fn follow_files(&mut self, held: &Held, open: &OpenFiles<'_>, now_us: u64) -> bool {
         let Some(cgroup) = held.cgroup.as_ref().filter(|_| held.files) else {
             if self.files.take().is_some() {
                 self.counted.clear();
             }
             return false;
         };
-        let is_new = self.files.is_none();
+        let mut is_new = false;
+        if !self.with_reads() && (self.files.is_none() || now_us >= self.files_due_us) {
+            self.files_due_us = now_us.saturating_add(FILES_AGAIN_US);
+            self.files = Some(open(cgroup).map_err(|error| error.to_string()));
+            is_new = self.with_reads();
+        }
         if is_new {
             // Other pages count as faults from now on.
             self.counted.clear();
         }
-        let opened = || open(cgroup).map_err(|error| error.to_string());
-        if let Ok(files) = self.files.get_or_insert_with(opened) {
+        if let Some(files) = self.held_files() {
             files.spare(&held.without);
         }
         is_new

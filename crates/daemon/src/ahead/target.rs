@@ -103,7 +103,11 @@ impl<M: HeldMemory> Target<M> {
                 .slow
                 .read(&self.held, (tools.swap_room)().unwrap_or_default());
             let has_new = self.spaces.follow(&self.held, report);
-            if self.spaces.follow_files(&self.held, tools.open_files) || has_new {
+            if self
+                .spaces
+                .follow_files(&self.held, tools.open_files, now_us)
+                || has_new
+            {
                 self.pacer.scan_soon();
             }
             let spaces = &self.spaces;
@@ -134,7 +138,7 @@ impl<M: HeldMemory> Target<M> {
         let Some(epochs) = self.pacer.epochs() else {
             return;
         };
-        report.kernel_first = epochs.first();
+        report.kernel_first = epochs.first().filter(|_| !self.pacer.is_rehearsal());
         let verdict = epochs.verdict();
         if verdict != std::mem::replace(&mut self.reported, verdict) || report.steps > 0 {
             report.measured = epochs.gain();
@@ -197,6 +201,27 @@ fn waited_us(resource: Resource, cgroup: Option<&Cgroup>) -> Option<u64> {
     Some(of_cgroup.or_else(of_machine)?.some.total_us)
 }
 
+/// Why the budget is not held, or only by a part of the memory, in words.
+fn not_held(reason: &str, files: bool) -> String {
+    let hint = match files {
+        true => "",
+        false => " (files = true would let page cache go as well)",
+    };
+    match reason {
+        "at_floor" => "nothing may leave, because of the floor (of the rule, or memory.min and \
+                       memory.low): the budget is not held"
+            .into(),
+        "cache_unseen" => {
+            format!("much page cache that is not followed: the kernel holds the limit{hint}")
+        }
+        _ => format!(
+            "much memory that cannot be moved out, such as page cache, what several processes map, \
+             and locked memory: the budget is held without it, as the kernel has no limit near \
+             it{hint}"
+        ),
+    }
+}
+
 impl<M: HeldMemory> World for Turn<'_, '_, M> {
     fn now_us(&mut self) -> u64 {
         (self.tools.now_us)()
@@ -209,6 +234,9 @@ impl<M: HeldMemory> World for Turn<'_, '_, M> {
         let file_bytes = slow.file_bytes.min(resident);
         let has_swap = self.held.backend != Backend::None;
         let cache = matches!(self.spaces.files, Some(Ok(_)));
+        if let Some(Err(why)) = &self.spaces.files {
+            self.report.trouble = Some(format!("files are not held: {why}"));
+        }
         if !has_swap && !cache {
             self.report.trouble =
                 Some("no swap to move anonymous memory to: the budget is not held".into());
@@ -238,14 +266,8 @@ impl<M: HeldMemory> World for Turn<'_, '_, M> {
         self.report.behind |= is_behind && !self.held.dry_run;
         self.report.asked_bytes = self.report.asked_bytes.max(asked_bytes);
         self.queue.decided(decision);
-        if matches!(decision.reason, Reason::Own(_)) {
-            let why = match &self.spaces.files {
-                Some(Err(why)) => why,
-                _ => "files = true would let it go as well",
-            };
-            self.report.trouble = Some(format!(
-                "much page cache that is not followed: the kernel holds the limit ({why})"
-            ));
+        if let Reason::Own(_) | Reason::AtFloor { .. } = decision.reason {
+            self.report.trouble = Some(not_held(decision.reason.name(), self.held.files));
         }
         if asked_bytes > 0
             && let Some(announce) = self.tools.announce.take()

@@ -341,7 +341,10 @@ impl Epochs {
         self.backs = 0;
         self.begin_anew(now_ms);
         if let Some(first) = &mut self.first {
-            first.due_ms = now_ms.saturating_add(EPOCH_MS);
+            *first = First {
+                due_ms: now_ms.saturating_add(EPOCH_MS),
+                ..First::default()
+            };
         }
     }
 

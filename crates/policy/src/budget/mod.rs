@@ -134,6 +134,8 @@ pub struct Scanned {
     pub present_pages: u64,
     /// Those accessed since the previous scan.
     pub young_pages: u64,
+    /// Those that may be moved out, as of the last decision; `None` if unknown.
+    pub movable_pages: Option<u64>,
     /// Those of the accessed pages whose accessed bits were in page tables: the target sets these
     /// bits again one by one.
     pub cleared_pages: u64,

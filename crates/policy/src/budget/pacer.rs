@@ -71,6 +71,10 @@ pub struct Pacer {
     /// Pages that left since the last scan, and between the two scans before it.
     went_pages: u64,
     went_before_pages: u64,
+    /// Pages that may be moved out, by a scan since the last decision.
+    movable_pages: Option<u64>,
+    /// Charged memory that may not, as of the last scan.
+    unmovable_bytes: u64,
     /// Measures what holding the budget is worth.
     epochs: Option<Epochs>,
     /// While the kernel holds the limit, when to check that it still has one.
@@ -122,6 +126,8 @@ impl Pacer {
             outcome: None,
             went_pages: 0,
             went_before_pages: 0,
+            movable_pages: None,
+            unmovable_bytes: 0,
             epochs: None,
             limit_due_us: 0,
             judged_pages: 0,
@@ -303,6 +309,7 @@ impl Pacer {
     /// A scan that started at `began_us` is done.
     pub fn scanned(&mut self, began_us: u64, scanned: &Scanned) {
         self.judge(scanned);
+        self.movable_pages = scanned.movable_pages;
         self.went_before_pages = std::mem::take(&mut self.went_pages);
         let cost_ns = scanned.cost_ns();
         // A scan may be expensive by accident, for example next to a build, which says little about
@@ -378,8 +385,12 @@ impl Pacer {
 
     /// Asks the policy. Fills in the time and the outcome of the previous decision.
     pub fn decide(&mut self, now_us: u64, facts: Facts<'static>) -> Decision {
+        if let (Some(pages), Some(bytes)) = (self.movable_pages.take(), facts.charged_bytes) {
+            self.unmovable_bytes = bytes.saturating_sub(pages.saturating_mul(PAGE_BYTES));
+        }
         let facts = Facts {
             time_ms: now_us / 1000,
+            unmovable_bytes: self.unmovable_bytes,
             outcome: self.outcome.take(),
             ..facts
         };

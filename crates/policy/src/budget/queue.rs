@@ -134,18 +134,23 @@ impl<S: Copy + Ord> PageQueue<S> {
     /// does the model learn from it, otherwise only the queue is rebuilt. What is known about
     /// address spaces that are not included is kept, but none of their pages are queued.
     pub fn scan(&mut self, seen: &BTreeMap<S, Vec<Seen>>, counts: bool, pages: u64) -> Scanned {
-        let mut scanned = Scanned::default();
+        let (mut scanned, mut movable_pages) = (Scanned::default(), 0);
         for (space, tables) in seen {
             let young = tables.iter().map(|table| table.bits.young.len());
             let young_pages: u64 = young.sum();
             scanned.young_pages += young_pages;
             let present = tables.iter().map(|table| table.bits.present.len());
             scanned.present_pages += present.sum::<u64>();
+            if self.goes[(self.type_of)(*space) as usize] {
+                let movable = tables.iter().map(|of| (of.movable & of.bits.present).len());
+                movable_pages += movable.sum::<u64>();
+            }
             // Accesses to files are recorded at each read, whether bits are cleared or not.
             if (self.type_of)(*space) == PageType::Anon {
                 scanned.cleared_pages += young_pages;
             }
         }
+        scanned.movable_pages = Some(movable_pages);
         self.returns.look(seen);
         (scanned.judged_pages, scanned.back_pages) = self.returns.take();
         if counts {

@@ -74,7 +74,9 @@ impl<S: Copy + Ord> Returns<S> {
             let (index, slot) = (followed.page / pages, (followed.page % pages) as usize);
             let tables = seen.get(&followed.space).map_or(&[][..], Vec::as_slice);
             let at = tables.binary_search_by_key(&index, |seen| seen.index);
-            followed.is_back = at.is_ok_and(|at| tables[at].bits.present.contains(slot));
+            // One that may not be moved now has not left: it was seen to stay.
+            let is_back = |seen: &Seen| (seen.bits.present & seen.movable).contains(slot);
+            followed.is_back = at.is_ok_and(|at| is_back(&tables[at]));
         }
     }
 
@@ -103,7 +105,7 @@ mod tests {
         let seen = Seen {
             index: 0,
             bits,
-            movable: PageSet::NONE,
+            movable: PageSet::ALL,
         };
         BTreeMap::from([(1, vec![seen])])
     }

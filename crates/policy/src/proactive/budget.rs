@@ -13,6 +13,7 @@ use super::{
     Action, Built, Entry, Facts, Figure, Grounds, GuardParams, Hold, Pace, Policy, Reason, Wish,
 };
 use crate::budget::{Measure, Order};
+use crate::generations::ByType;
 use crate::workingset::Intervals;
 
 /// Minimum headroom: kernels charge memory in advance, up to 64 pages per CPU.
@@ -47,6 +48,10 @@ const STEP_MIN_MS: u64 = 2;
 /// anonymous memory would not last. If cache cannot be observed page by page, the choice is left to
 /// the kernel.
 const CACHE_PART: u64 = 8;
+/// If more than this part of the charged memory cannot be moved, it does not count against the
+/// budget unless the kernel holds the limit as well, which can reclaim it: no room can be made for
+/// it but by squeezing the rest.
+const UNMOVABLE_PART: u64 = 8;
 /// A move of at least this size is worth a call; below it, the step waits for more.
 const MOVE_MIN_BYTES: u64 = 64 * 1024;
 
@@ -114,6 +119,15 @@ impl Budget {
         facts.limit_bytes.is_some_and(|limit| limit <= most)
     }
 
+    /// What counts against the budget.
+    fn counted_bytes(&self, facts: &Facts<'_>, charged_bytes: u64) -> u64 {
+        let is_much = facts.unmovable_bytes > charged_bytes / UNMOVABLE_PART;
+        match is_much && !self.kernel_holds(facts) {
+            true => charged_bytes.saturating_sub(facts.unmovable_bytes),
+            false => charged_bytes,
+        }
+    }
+
     fn has_just_moved(&self, now_ms: u64) -> bool {
         let recent_ms = RECENT_MS.max(RECENT_STEPS * self.step_ms);
         self.before
@@ -144,6 +158,33 @@ impl Budget {
     }
 }
 
+/// How this many bytes of these types leave here; `None` if they cannot.
+fn action(facts: &Facts<'_>, types: ByType<bool>, bytes_max: u64) -> Option<Action> {
+    match facts.hands {
+        hands if hands.coldest => Some(Action::Coldest { types, bytes_max }),
+        hands if hands.page_out => Some(Action::PageOut {
+            older_than_ms: types.map(|takes| takes.then_some(0)),
+            bytes_max,
+        }),
+        hands if hands.reclaim => Some(Action::Reclaim {
+            bytes: bytes_max,
+            anon: types[0],
+        }),
+        _ => None,
+    }
+}
+
+/// Why nothing has to leave: there is room, or what is too much cannot.
+fn no_need(facts: &Facts<'_>, charged_bytes: u64, aim: u64, room_bytes: u64) -> Reason {
+    match charged_bytes.saturating_sub(aim) < MOVE_MIN_BYTES {
+        true => Reason::WithinBudget { room_bytes },
+        false => Reason::Own(Grounds::new(
+            "unmovable",
+            &[("unmovable_bytes", Figure::Count(facts.unmovable_bytes))],
+        )),
+    }
+}
+
 impl Policy for Budget {
     fn wish(&mut self, facts: &Facts<'_>) -> Wish {
         let now_ms = facts.time_ms;
@@ -160,8 +201,9 @@ impl Policy for Budget {
             (grows * step_ms as f64).clamp(least, ceiling as f64 / HEADROOM_MAX_PART) as u64;
         let aim = ceiling - headroom;
         let moved = self.has_just_moved(now_ms);
+        let counted_bytes = self.counted_bytes(facts, charged_bytes);
         // The kernel reclaims in batches at the limit: near the limit means that it was reached.
-        let behind = moved && charged_bytes.saturating_add(headroom / 8) >= ceiling;
+        let behind = moved && counted_bytes.saturating_add(headroom / 8) >= ceiling;
         let file_bytes = facts.resident_bytes[1];
         let much_cache = self.kernel_holds(facts) && file_bytes > charged_bytes / CACHE_PART;
         if behind {
@@ -172,13 +214,14 @@ impl Policy for Budget {
             charged_bytes,
             moved: false,
         };
-        let bytes_max = charged_bytes.saturating_sub(aim);
+        let bytes_max = counted_bytes.saturating_sub(aim);
         if bytes_max < MOVE_MIN_BYTES {
             self.before = Some(next);
-            let room_bytes = aim.saturating_sub(charged_bytes);
+            let room_bytes = aim.saturating_sub(counted_bytes);
             let until_full_ms = room_bytes as f64 / self.growth.max(1e-9) / 2.0;
             let sleep_ms = (until_full_ms as u64).clamp(step_ms, SLEEP_MAX_MS.max(step_ms));
-            return Wish::nothing(Reason::WithinBudget { room_bytes }, now_ms + sleep_ms);
+            let reason = no_need(facts, charged_bytes, aim, room_bytes);
+            return Wish::nothing(reason, now_ms + sleep_ms);
         }
         if much_cache && !facts.hands.cache {
             self.before = Some(next);
@@ -187,20 +230,9 @@ impl Policy for Budget {
             return Wish::nothing(Reason::Own(grounds), now_ms + SLEEP_MAX_MS);
         }
         let types = [facts.backend != super::Backend::None && !much_cache, true];
-        let action = match facts.hands {
-            hands if hands.coldest => Action::Coldest { types, bytes_max },
-            hands if hands.page_out => Action::PageOut {
-                older_than_ms: types.map(|takes| takes.then_some(0)),
-                bytes_max,
-            },
-            hands if hands.reclaim => Action::Reclaim {
-                bytes: bytes_max,
-                anon: types[0],
-            },
-            _ => {
-                self.before = Some(next);
-                return Wish::nothing(Reason::NoMover, now_ms + SLEEP_MAX_MS);
-            }
+        let Some(action) = action(facts, types, bytes_max) else {
+            self.before = Some(next);
+            return Wish::nothing(Reason::NoMover, now_ms + SLEEP_MAX_MS);
         };
         next.moved = true;
         self.before = Some(next);

@@ -15,6 +15,9 @@ pub struct Facts<'a> {
     /// What counts against the limit (`memory.current`), if known: each page once, page tables and
     /// unmapped cache included.
     pub charged_bytes: Option<u64>,
+    /// The part of it that cannot be moved out page by page (page cache that is not followed,
+    /// memory that several processes map, locked memory), if known; otherwise 0.
+    pub unmovable_bytes: u64,
     /// What is in swap.
     pub out_bytes: u64,
     /// The newest look at the ages, if there was one since the previous facts.

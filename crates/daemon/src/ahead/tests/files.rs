@@ -35,6 +35,22 @@ fn files_go_by_what_they_are_worth() {
     assert!(hot_out * 100 <= hot, "{hot_out} of {hot}");
 }
 
+/// Room can only be made for what is not followed by squeezing the rest.
+#[test]
+fn files_that_are_not_held_count_only_against_a_limit() {
+    let mut scene = Scene::with_files("budget:48M", Backend::Zram);
+    let held = Held {
+        files: false,
+        ..scene.target.held.clone()
+    };
+    scene.target.hold(held);
+    scene.run(3_000, ROOM, touch_hot);
+    let bytes = scene.resident_bytes();
+    assert!((40 * MIB..=48 * MIB).contains(&bytes), "{bytes}");
+    let trouble = scene.report.trouble.as_deref().expect("it is said");
+    assert!(trouble.contains("files = true"), "{trouble}");
+}
+
 #[test]
 fn files_that_are_gone_are_forgotten() {
     let mut scene = Scene::with_files("budget:129M", Backend::Zram);
