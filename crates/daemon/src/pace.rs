@@ -85,7 +85,10 @@ impl Pace {
         let passed_ms = now_ms.saturating_sub(filled_ms) as f64;
         self.account_ms =
             (self.account_ms + passed_ms * self.percent / 100.0).min(self.savings_ms());
-        self.account_ms -= cpu_ms;
+        // A debt that takes longer to pay off than there may be no look is worth no more: looks are
+        // as rare as they can be.
+        let debt_max_ms = LONGEST_MS as f64 * self.percent / 100.0;
+        self.account_ms = (self.account_ms - cpu_ms).max(-debt_max_ms);
         let known = self.look_cpu_ms.unwrap_or(cpu_ms);
         self.look_cpu_ms = Some(known + LEARN * (cpu_ms - known));
         if self.budget().is_short() {
@@ -218,6 +221,14 @@ mod tests {
         assert_eq!(pace.spent(11_000, 11_005, 5.0), 12_000);
         pace.begin(12_003);
         assert_eq!((pace.late_ms(), pace.late_max_ms()), (3, 10_000));
+    }
+
+    #[test]
+    fn a_debt_is_paid_off_within_the_longest_pause() {
+        let mut pace = Pace::new(1.0, 5000);
+        run(&mut pace, 86_400_000, |_| 20_000.0);
+        let (_, looks) = run(&mut pace, 3_600_000, |_| 20.0);
+        assert!(looks > 3_600 / 5 / 2, "{looks}");
     }
 
     #[test]

@@ -77,6 +77,13 @@ impl Shared {
         }
     }
 
+    /// The thread clears accessed bits of these processes only. What it saw of others is still to
+    /// be taken, once: they may have ended.
+    fn keep(&self, pids: &[u32]) {
+        lock(&self.noted)
+            .retain(|pid, of| pids.contains(pid) || !std::mem::replace(&mut of.is_last, true));
+    }
+
     /// The thread clears no accessed bits of these processes for a while.
     fn leave(&self, processes: &[(u32, u64)]) {
         let mut noted = lock(&self.noted);
@@ -195,6 +202,7 @@ impl Ahead {
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
             let _ = thread.join();
+            self.shared.keep(&[]);
         }
         self.take_reports()
     }
@@ -291,7 +299,7 @@ impl Runner {
             .values()
             .flat_map(|subject| subject.held.processes.iter().map(|(pid, _)| *pid))
             .collect();
-        lock(&self.shared.noted).retain(|pid, _| pids.contains(pid));
+        self.shared.keep(&pids);
         // What was done for targets that are gone is still to be taken.
         let subjects = &self.subjects;
         let mut reports = lock(&self.shared.reports);

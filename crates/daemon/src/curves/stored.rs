@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Histories of curves as files, one for each subject.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 use std::{fs, io};
@@ -115,6 +116,9 @@ pub(super) fn replace(path: &Path, bytes: &[u8]) -> io::Result<()> {
         fs::create_dir_all(dir)?;
     }
     let fresh = path.with_extension(format!("{}.new", std::process::id()));
-    fs::write(&fresh, bytes)?;
+    let mut file = fs::File::create(&fresh)?;
+    file.write_all(bytes)?;
+    // Otherwise the new name may be there after a crash, and the content not.
+    file.sync_all()?;
     fs::rename(fresh, path)
 }

@@ -158,8 +158,8 @@ impl Daemon {
     /// Ends the thread that holds budgets, if there is one, and its source closes.
     pub(super) fn end_ahead(&mut self) {
         if let Some(mut ahead) = self.ahead.take() {
+            // The agent takes what it saw since the last look with the next one.
             let reports = ahead.end();
-            self.agent.set_also_young(None);
             self.record(reports);
         }
     }

@@ -17,9 +17,11 @@ pub(super) struct Meter {
     /// CPU time when the last look began, and when it ended.
     look_began_cpu: Duration,
     look_ended_cpu: Duration,
-    /// CPU time at the end of the last tick: of the daemon, and of the thread that holds budgets.
+    /// CPU time of the threads that act on their own, at the end of the last look.
+    look_ended_acting_cpu: Duration,
+    /// CPU time at the end of the last tick: of the daemon, and of these threads.
     paid_cpu: Duration,
-    paid_ahead_cpu: Duration,
+    paid_acting_cpu: Duration,
 }
 
 impl Meter {
@@ -33,7 +35,8 @@ impl Meter {
             look_began_cpu: cpu,
             look_ended_cpu: cpu,
             paid_cpu: cpu,
-            paid_ahead_cpu: Duration::ZERO,
+            look_ended_acting_cpu: Duration::ZERO,
+            paid_acting_cpu: Duration::ZERO,
         }
     }
 
@@ -54,21 +57,25 @@ impl Meter {
 
     /// Ends a look. Returns the CPU time to be paid by the budget since the last tick, ms: that of
     /// looks, and of readers and watching in between. Moving memory is requested explicitly and has
-    /// its own rate limits.
-    pub fn end_look(&mut self, ahead_cpu: Duration) -> f64 {
+    /// its own rate limits; `acting_cpu` is that of the threads that do so on their own, or keep
+    /// limits from killing.
+    pub fn end_look(&mut self, acting_cpu: Duration) -> f64 {
         self.look_ended_cpu = process_cpu();
+        self.look_ended_acting_cpu = acting_cpu;
         self.own.scan_cpu_ms = ms(self.look_ended_cpu.saturating_sub(self.look_began_cpu));
         self.own.scan_cpu_total_ms += self.own.scan_cpu_ms;
-        let ahead = ahead_cpu.saturating_sub(self.paid_ahead_cpu);
+        let acting = acting_cpu.saturating_sub(self.paid_acting_cpu);
         let all = self.look_ended_cpu.saturating_sub(self.paid_cpu);
-        ms(all.saturating_sub(ahead))
+        ms(all.saturating_sub(acting))
     }
 
-    /// Ends a tick: what it took since the look was for moving memory.
-    pub fn end_tick(&mut self, ahead_cpu: Duration) {
+    /// Ends a tick: what its own thread took since the look was for moving memory.
+    pub fn end_tick(&mut self, acting_cpu: Duration) {
         self.paid_cpu = process_cpu();
-        self.paid_ahead_cpu = ahead_cpu;
-        self.own.move_cpu_total_ms += ms(self.paid_cpu.saturating_sub(self.look_ended_cpu));
+        self.paid_acting_cpu = acting_cpu;
+        let all = self.paid_cpu.saturating_sub(self.look_ended_cpu);
+        let acting = acting_cpu.saturating_sub(self.look_ended_acting_cpu);
+        self.own.move_cpu_total_ms += ms(all.saturating_sub(acting));
     }
 }
 

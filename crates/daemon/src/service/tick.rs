@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use agewise_host::agent::{Agent, AgentConfig, PathFilter, SCAN_INTERVAL_MIN_MS, Targets};
-use agewise_host::cgroup::{CgroupError, Hierarchy, TreeLimits};
+use agewise_host::cgroup::{CgroupError, FreshStatistics, Hierarchy, TreeLimits};
 use agewise_host::clear::Means;
 use agewise_host::container::Containers;
 use agewise_host::mover;
@@ -65,6 +65,8 @@ pub struct Daemon {
     pub(super) not_held: News,
     /// Why the page cache could not be looked at.
     blind: News,
+    /// That there are more cgroups than are followed.
+    truncated: News,
     pub(super) protector: Option<Protector>,
     pub(super) at_limit: AtLimit,
     /// Holds cgroups as small as possible without harm.
@@ -229,6 +231,7 @@ impl Daemon {
             ahead: None,
             not_held: News::default(),
             blind: News::default(),
+            truncated: News::default(),
             protector,
             at_limit: AtLimit::default(),
             shrinkers,
@@ -328,13 +331,14 @@ impl Daemon {
         self.meter.begin_look();
         let tick = self.look()?;
         self.say_if_blind();
+        self.say_if_truncated(tick.truncated);
         self.looked_ms = self.now_ms();
         let seen = observer::subjects(&self.agent, &mut self.containers);
         self.follow(&seen);
         self.renew_statistics(&seen);
         self.curves.take(&self.agent, &seen);
         self.publish(&seen, &tick, began_ms);
-        let cpu_ms = self.meter.end_look(self.ahead_cpu());
+        let cpu_ms = self.meter.end_look(self.acting_cpu());
         let next_ms = self.pace.spent(began_ms, self.now_ms(), cpu_ms);
         self.say_if_short();
         if cancel.load(Ordering::Relaxed) {
@@ -343,12 +347,13 @@ impl Daemon {
         }
         self.protect(&seen, cancel);
         self.act(&seen, cancel);
-        self.meter.end_tick(self.ahead_cpu());
+        self.meter.end_tick(self.acting_cpu());
         Ok(self.next_look_ms(began_ms, next_ms))
     }
 
-    fn ahead_cpu(&self) -> Duration {
-        self.ahead.as_ref().map(Ahead::cpu).unwrap_or_default()
+    /// CPU time of the threads that hold budgets and keep statistics fresh.
+    fn acting_cpu(&self) -> Duration {
+        self.ahead.as_ref().map(Ahead::cpu).unwrap_or_default() + FreshStatistics::cpu()
     }
 
     /// When to look next: policies may want a look before the tick, as far as the budget allows.
@@ -411,6 +416,18 @@ impl Daemon {
         };
         if self.blind.is_news(now_ms, trouble) {
             let message = format!("page cache: {trouble}");
+            self.say("trouble", message);
+        }
+    }
+
+    fn say_if_truncated(&mut self, is_truncated: bool) {
+        let observe = &self.config.observe;
+        let message = format!(
+            "not all cgroups are followed, so rules do not apply to the others: there are more \
+             than observe.cgroups_max = {}, or some deeper than observe.depth_max = {}",
+            observe.cgroups_max.0, observe.depth_max.0
+        );
+        if is_truncated && self.truncated.is_news(self.now_ms(), &message) {
             self.say("trouble", message);
         }
     }

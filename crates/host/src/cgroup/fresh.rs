@@ -14,20 +14,24 @@
 
 use std::fs::File;
 use std::io;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
 use super::{Cgroup, Version};
+use crate::clock::thread_cpu_ns;
 
 /// Time between two readings while a limit is hit. Each finds out whether it was since the last
 /// one; if so, the statistics are read.
 const EVERY: Duration = Duration::from_millis(10);
 /// While none is hit, it doubles up to this: waking up is what costs (50 us in a virtual machine).
 const EVERY_MAX: Duration = Duration::from_millis(80);
+
+/// CPU time of all such threads of this process, ns.
+static CPU_NS: AtomicU64 = AtomicU64::new(0);
 
 /// Keeps the statistics of limited cgroups fresh, by a thread of its own from the first one on.
 /// Dropping this ends it.
@@ -56,9 +60,13 @@ impl Shared {
     }
 
     fn run(&self) {
-        let mut pause = EVERY;
+        let (mut pause, mut counted_ns) = (EVERY, 0);
         while !self.is_ending.load(Ordering::SeqCst) {
-            pause = match self.refresh() {
+            let hit = self.refresh();
+            let cpu_ns = thread_cpu_ns();
+            CPU_NS.fetch_add(cpu_ns - counted_ns, Ordering::Relaxed);
+            counted_ns = cpu_ns;
+            pause = match hit {
                 Some(true) => EVERY,
                 Some(false) => EVERY_MAX.min(pause * 2),
                 None => {
@@ -73,20 +81,32 @@ impl Shared {
     /// Whether any limit was hit since the last call; `None` if there is none.
     fn refresh(&self) -> Option<bool> {
         let (mut limited, mut is_hit) = (self.lock(), false);
-        // An error means that the cgroup is gone.
-        limited.retain_mut(|of| of.refresh().inspect(|hit| is_hit |= hit).is_ok());
+        limited.retain_mut(|of| match of.refresh() {
+            Ok(hit) => {
+                is_hit |= hit;
+                true
+            }
+            // The cgroup is gone. Any other error may pass.
+            Err(error) => error.raw_os_error() != Some(libc::ENODEV),
+        });
         (!limited.is_empty()).then_some(is_hit)
     }
 }
 
 impl FreshStatistics {
+    /// CPU time that all of them in this process have used so far.
+    pub fn cpu() -> Duration {
+        Duration::from_nanos(CPU_NS.load(Ordering::Relaxed))
+    }
+
     /// Keeps those of a cgroup fresh, too. One without such files needs none: it has no limit.
     ///
     /// # Errors
     /// No thread can be started.
     pub fn add(&mut self, cgroup: &Cgroup) -> io::Result<()> {
-        let dir = cgroup.dir();
-        if self.shared.lock().iter().any(|of| of.dir == dir) {
+        let (dir, id) = (cgroup.dir(), cgroup.id());
+        let is_known = |of: &Limited| of.dir == dir && of.id == id;
+        if self.shared.lock().iter().any(is_known) {
             return Ok(());
         }
         let Ok(of) = Limited::open(dir, cgroup.hierarchy().version) else {
@@ -96,7 +116,11 @@ impl FreshStatistics {
             Some(thread) => thread,
             None => Shared::start(&self.shared)?,
         };
-        self.shared.lock().push(of);
+        let mut limited = self.shared.lock();
+        // One that was removed may have had the same name.
+        limited.retain(|before| before.dir != of.dir);
+        limited.push(of);
+        drop(limited);
         self.thread.insert(thread).thread().unpark();
         Ok(())
     }
@@ -121,6 +145,8 @@ impl Drop for FreshStatistics {
 #[derive(Debug)]
 struct Limited {
     dir: PathBuf,
+    /// The inode of the directory.
+    id: u64,
     /// Changes whenever the limit is hit.
     hits: File,
     statistics: File,
@@ -137,6 +163,7 @@ impl Limited {
         Ok(Limited {
             hits: File::open(dir.join(hits))?,
             statistics: File::open(dir.join("memory.stat"))?,
+            id: dir.metadata()?.ino(),
             dir,
             last: Vec::new(),
         })
@@ -162,6 +189,7 @@ mod tests {
     use std::fs;
 
     use super::*;
+    use crate::cgroup::Hierarchy;
 
     #[test]
     fn statistics_are_read_once_the_limit_was_hit() {
@@ -176,5 +204,28 @@ mod tests {
         fs::write(path.join("memory.failcnt"), "8\n").unwrap();
         assert!(limited.refresh().unwrap());
         assert!(!limited.refresh().unwrap());
+    }
+
+    #[test]
+    fn a_cgroup_that_replaced_another_of_its_name_is_read() {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("app");
+        let hierarchy = Hierarchy::at(Version::V2, top.path());
+        let mut fresh = FreshStatistics::default();
+        let mut ids = Vec::new();
+        // A directory of its own each time: inodes may be used again.
+        for other in ["first", "second"] {
+            fs::create_dir(&dir).unwrap();
+            fs::write(dir.join("memory.events"), "max 7\n").unwrap();
+            fs::write(dir.join("memory.stat"), "anon 0\n").unwrap();
+            let cgroup = Cgroup::open(&hierarchy, "/app").unwrap();
+            (0..2).for_each(|_| fresh.add(&cgroup).unwrap());
+            let limited = fresh.shared.lock();
+            assert_eq!(limited.len(), 1);
+            ids.push(limited[0].id);
+            drop(limited);
+            fs::rename(&dir, top.path().join(other)).unwrap();
+        }
+        assert_ne!(ids[0], ids[1]);
     }
 }

@@ -103,6 +103,15 @@ fn what_was_seen_before_the_kernel_has_the_limit_is_handed_over() {
     shared.leave(&[(PID, START_TICKS)]);
     assert_eq!(take().unwrap().len(), 1, "what was seen is not lost");
     assert!(take().is_none());
+    // It is no longer held.
+    shared.note(PID, START_TICKS, &[table]);
+    shared.keep(&[PID]);
+    shared.keep(&[]);
+    assert_eq!(take().unwrap().len(), 1);
+    assert!(take().is_none());
+    shared.note(PID, START_TICKS, &[table]);
+    (0..2).for_each(|_| shared.keep(&[]));
+    assert!(take().is_none(), "it has ended");
 }
 
 /// Without a limit that the kernel could hold, there is nothing to compare with.
