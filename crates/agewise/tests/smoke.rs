@@ -173,7 +173,7 @@ fn a_wrong_argument_ends_with_2_however_late_it_is_found() {
             "trace record --pid 1 --interval 1ms --out t.pages",
             "at least 10ms",
         ),
-        ("trace sample t.pages out.pages --rate 2", "at most 1"),
+        ("trace sample t.pages out.pages --rate 2", "up to 100%"),
         (
             "shrink --cgroup / --to 50% --duration 1ms",
             "at least 400 ms",
@@ -185,7 +185,7 @@ fn a_wrong_argument_ends_with_2_however_late_it_is_found() {
     ];
     if cfg!(feature = "lab") {
         cases.extend([
-            ("lab curve t.pages --sampled --rate 2", "at most 1"),
+            ("lab curve t.pages --sampled --rate 2", "up to 100%"),
             ("lab damon kv --plot map.txt", ".svg or .html"),
             ("lab fuzz --policy optimist", "optimist"),
             ("lab inspect kv --at soon", "not a duration"),

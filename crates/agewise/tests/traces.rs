@@ -262,6 +262,13 @@ fn a_trace_that_was_cut_off_is_read_and_said_to_be() {
         assert!(output.status.success(), "{arguments}: {said}");
         assert!(said.matches("cut off").count() == 1, "{arguments}: {said}");
     }
+    fs::write(place.at("t.pagetrace"), &whole[..100]).unwrap();
+    let said = place.run(&["trace", "info", "t.pagetrace"]).stderr;
+    let said = String::from_utf8_lossy(&said);
+    assert!(
+        said.contains("no requests") && said.contains("cut off after byte"),
+        "{said}"
+    );
 }
 
 #[test]

@@ -185,6 +185,12 @@ impl Found {
             .chain(self.note.clone())
             .collect()
     }
+
+    /// The same in one line, if there are any.
+    pub fn caveat(&self) -> Option<String> {
+        let caveats = self.caveats();
+        (!caveats.is_empty()).then(|| caveats.join("; "))
+    }
 }
 
 /// Watches the targets as one until the time is over or an exit is requested.

@@ -83,12 +83,15 @@ pub enum TraceError {
         expected: usize,
     },
     /// It contains no requests.
-    #[error("{}: no requests in this {format} trace", path.display())]
+    #[error("{}: no requests in this {format} trace{}", path.display(),
+            note.as_deref().map(|note| format!(" ({note})")).unwrap_or_default())]
     Empty {
         /// The file.
         path: PathBuf,
         /// The format used to read it.
         format: &'static str,
+        /// What the reader noticed, such as that the file is cut off.
+        note: Option<String>,
     },
     /// Neither name nor content identifies the format.
     #[error("{}: cannot tell its format ({hint}); name one with --trace-format: \

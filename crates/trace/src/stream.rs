@@ -223,6 +223,7 @@ impl AccessStream {
             0 => Err(TraceError::Empty {
                 path: self.path.clone(),
                 format: self.format.name,
+                note: self.reader.note().map(str::to_owned),
             }),
             _ => Ok(false),
         }

@@ -151,8 +151,8 @@ struct Record<'a> {
     file_refault_us: f64,
     /// Processes that could not be looked at.
     unseen_processes: usize,
-    /// How accesses are detected, if that has limits.
-    note: Option<&'a str>,
+    /// What of the target is left out or seen only roughly.
+    note: Option<String>,
     /// Why watching ended early.
     gone: Option<&'a str>,
 }
@@ -185,7 +185,7 @@ impl<'a> Record<'a> {
             refault_us: costs.prices.anon_ns.likely / 1e3,
             file_refault_us: costs.prices.file_ns.likely / 1e3,
             unseen_processes: found.unseen_processes,
-            note: found.note.as_deref(),
+            note: found.caveat(),
             gone: found.gone.as_deref(),
         }
     }

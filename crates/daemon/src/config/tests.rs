@@ -402,6 +402,18 @@ fn rules_match_paths_by_whole_names() {
     assert_eq!(matcher.pids(), [4, 5]);
 }
 
+#[test]
+fn patterns_that_match_nothing_are_refused() {
+    for glob in ["/a//b", "/a/../b", "/./a", "/sys/fs/cgroup/memory/a"] {
+        let text = format!("[observe]\ncgroups = ['{glob}']\n");
+        let error = Config::parse(&text).map(drop).expect_err("matches nothing");
+        assert!(error.contains("matches no cgroup"), "{glob}: {error}");
+    }
+    let config = Config::parse("[observe]\ncgroups = ['/a/']\n").unwrap();
+    let matcher = Matcher::new(&config).unwrap();
+    assert!(matcher.is_observed("/a") && !matcher.is_observed("/a/b"));
+}
+
 /// The daemon can start with any file that passes `config check`: both use [`Config::read`].
 #[test]
 fn patterns_that_cannot_be_compiled_are_refused() {

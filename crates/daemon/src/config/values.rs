@@ -183,6 +183,22 @@ fn glob(text: &str) -> Result<Glob, String> {
              hierarchy that accounts memory)"
         ));
     }
+    let text = match text.trim_end_matches('/') {
+        "" => "/",
+        path => path,
+    };
+    let mut names = text[1..].split('/');
+    if text != "/" && names.any(|name| matches!(name, "" | "." | "..")) {
+        return Err(format!(
+            "'{text}' matches no cgroup: paths have no empty names, no . and no .."
+        ));
+    }
+    if text.starts_with("/sys/fs/cgroup/") {
+        return Err(format!(
+            "'{text}' matches no cgroup: paths begin at the root of the hierarchy that accounts \
+             memory, as in /system.slice/cron.service, not at that of the file system"
+        ));
+    }
     // A name may contain anything except a slash, so `[` and `{` need a backslash.
     GlobBuilder::new(text)
         .literal_separator(true)

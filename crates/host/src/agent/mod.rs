@@ -396,7 +396,7 @@ impl Agent {
             let counted = wanted
                 .enumerate()
                 .map(|(at, (set, _))| (self.nodes.first_part(at), set))
-                .take((WHOLE_PARTS - 1) / self.nodes.ids.len() - 1)
+                .take(((WHOLE_PARTS - 1) / self.nodes.ids.len()).saturating_sub(1))
                 .collect();
             fresh.clear();
             let mut shared = Shared {

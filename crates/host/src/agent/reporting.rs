@@ -301,7 +301,10 @@ impl Agent {
             core_percent: self.cost.total_ns as f64 / 1e6 / elapsed_ms as f64 * 100.0,
             scan_interval_ms: self.config.scan_interval_ms(),
             agemap_bytes: agemap_bytes as u64,
-            agemap_bytes_per_page: agemap_bytes as f64 / slots.max(1) as f64,
+            agemap_bytes_per_page: match slots {
+                0 => 0.0,
+                slots => agemap_bytes as f64 / slots as f64,
+            },
             unseen_processes: self.unseen_processes,
             unseen_cgroups: self.unseen_cgroups,
             ..CostReport::default()

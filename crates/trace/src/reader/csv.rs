@@ -50,6 +50,7 @@ pub static FORMAT: Format = Format {
                 return Err(TraceError::Empty {
                     path: input.path().to_path_buf(),
                     format: FORMAT.name,
+                    note: None,
                 });
             };
             let of_page_trace = Header::read_comment(&mut header, &line);

@@ -23,6 +23,7 @@ use super::results::{BUILD, OutputFile, output_file, write};
 use crate::command::trace::input::{InputArgs, ReadingBar};
 use agewise_cli::output::Format;
 use agewise_cli::progress::Progress;
+use agewise_cli::units;
 use agewise_cli::usage::WrongArgument;
 
 /// Draw miss-ratio curves: the share of accesses that miss, as a function of memory size in pages.
@@ -82,7 +83,8 @@ pub struct Args {
     #[arg(
         long,
         value_name = "SHARE",
-        default_value_t = 0.01,
+        default_value = "1%",
+        value_parser = units::share,
         requires = "sampled"
     )]
     pub rate: f64,

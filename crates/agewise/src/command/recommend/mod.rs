@@ -223,7 +223,18 @@ fn reason(said: &Recommendation, args: &Args) -> String {
     let target = format!("{:.2} %", args.target_wait * 100.0);
     match said.basis {
         Basis::Curve => format!("waiting stays within {target} at its upper bound"),
-        Basis::More => format!("it waits more than {target} with what it has"),
+        Basis::More => {
+            let observed_ms = Duration::from_millis(said.observed_ms);
+            let only = match observed_ms < args.history {
+                true => format!(
+                    "; {} observed, {} required",
+                    units::duration_text(observed_ms),
+                    units::duration_text(args.history)
+                ),
+                false => String::new(),
+            };
+            format!("it waits more than {target} with what it has, and likely not with this{only}")
+        }
         Basis::Unbounded => {
             format!("unchanged: no smaller size is certain to stay within {target}")
         }

@@ -73,8 +73,8 @@ struct Answer<'a> {
     unused_bytes: Option<u64>,
     /// Processes that could not be looked at.
     unseen_processes: Option<usize>,
-    /// How accesses are detected, if that has limits.
-    note: Option<&'a str>,
+    /// What of the target is left out or seen only roughly.
+    note: Option<String>,
     /// Why watching ended early.
     gone: Option<&'a str>,
 }
@@ -96,7 +96,7 @@ fn answer(target_wait: f64, found: &Found) -> Answer<'_> {
         order_uncertainty: need.order_uncertainty,
         unused_bytes: live.map(|live| live.curves.unused_bytes),
         unseen_processes: live.map(|live| live.unseen_processes),
-        note: live.and_then(|live| live.note.as_deref()),
+        note: live.and_then(agewise_cli::whatif::Found::caveat),
         gone: live.and_then(|live| live.gone.as_deref()),
     }
 }

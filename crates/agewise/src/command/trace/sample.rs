@@ -12,6 +12,7 @@ use anyhow::Context;
 
 use super::convert::ensure_different;
 use super::input::{InputArgs, ReadingBar};
+use agewise_cli::units;
 use agewise_cli::usage::WrongArgument;
 
 /// Write all accesses of a share of the pages, chosen by hash.
@@ -35,7 +36,7 @@ pub struct Args {
     pub input: InputArgs,
 
     /// Share of the pages.
-    #[arg(long, value_name = "SHARE", default_value_t = 0.01)]
+    #[arg(long, value_name = "SHARE", default_value = "1%", value_parser = units::share)]
     pub rate: f64,
 
     /// Another seed selects other pages; the same seed selects the same pages in every trace.
