@@ -2,7 +2,7 @@
 //! Compares what an agent sees of an exerciser's pages with the truth.
 
 use agewise_host::access::{Batch, Leaf, TABLE_BYTES, TableSight, Target};
-use agewise_host::agent::Tap;
+use agewise_host::agent::{Judged, Tap};
 use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
 
 use super::PAGE_BYTES;
@@ -45,8 +45,8 @@ impl<'a> Judge<'a> {
 }
 
 impl Tap for Judge<'_> {
-    fn table(&mut self, _: &Target, sight: &TableSight<'_>, young: &PageSet, _: &PageSet) {
-        self.compare(sight, young);
+    fn table(&mut self, _: &Target, sight: &TableSight<'_>, judged: Judged<'_>) {
+        self.compare(sight, judged.young);
     }
 
     fn batch_end(&mut self, _: &Target, batch: &Batch) {

@@ -14,7 +14,7 @@ use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::whatif::{Fact, Kernel, Look, WhatIf};
 
 use crate::access::{LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight, Target};
-use crate::agent::{Agent, Cached, Space, Tap};
+use crate::agent::{Agent, Cached, Judged, Space, Tap};
 use crate::cgroup::Cgroup;
 use crate::root::Roots;
 use crate::vma::{Vma, VmaKind};
@@ -89,20 +89,14 @@ pub fn is_charged_for_files(cgroup: Option<&Cgroup>, agent: &Agent, pids: &[u32]
 }
 
 impl Tap for Sights {
-    fn table(
-        &mut self,
-        target: &Target,
-        sight: &TableSight<'_>,
-        young: &PageSet,
-        elsewhere: &PageSet,
-    ) {
+    fn table(&mut self, target: &Target, sight: &TableSight<'_>, judged: Judged<'_>) {
         if (sight.bits.present | sight.bits.swapped).is_empty() {
             return;
         }
         self.of(target).tables.push(SeenTable {
             va: sight.va,
-            young: *young,
-            elsewhere: *elsewhere,
+            young: *judged.young,
+            elsewhere: *judged.elsewhere,
             bits: *sight.bits,
         });
     }

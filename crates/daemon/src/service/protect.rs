@@ -5,13 +5,12 @@
 use std::sync::atomic::AtomicBool;
 
 use agewise_host::access::{LeafRun, TableSight, Target};
-use agewise_host::agent::{Tap, TickReport};
+use agewise_host::agent::{Judged, Tap, TickReport};
 use agewise_host::cgroup::{Cgroup, CgroupError, Hierarchy};
 use agewise_host::guest::Guests;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::Throttle;
 use agewise_host::whatif::Sights;
-use agewise_policy::table::PageSet;
 
 use super::Daemon;
 use super::act::{MOVE_MAX_BYTES, notify_if_due};
@@ -82,14 +81,8 @@ impl Tap for Looking<'_> {
         notify_if_due(now_ms, &mut self.notified_ms);
     }
 
-    fn table(
-        &mut self,
-        target: &Target,
-        sight: &TableSight<'_>,
-        young: &PageSet,
-        elsewhere: &PageSet,
-    ) {
-        self.sights.table(target, sight, young, elsewhere);
+    fn table(&mut self, target: &Target, sight: &TableSight<'_>, judged: Judged<'_>) {
+        self.sights.table(target, sight, judged);
     }
 
     fn leaves(&mut self, target: &Target, run: &LeafRun<'_>) {

@@ -9,9 +9,9 @@ use agewise_policy::generations::PageType;
 use agewise_policy::table::{PageSet, TableBits};
 use agewise_policy::workingset::Intervals;
 
-use super::Tap;
 use super::followed::PartOf;
 use super::share;
+use super::{Judged, Tap};
 use crate::access::{AddressRange, Batch, LeafRun, SightSink, TABLE_BYTES, TableSight, Target};
 use crate::cgroup::CgroupError;
 use crate::frame_set::FrameSet;
@@ -291,7 +291,11 @@ impl SightSink for Classifier<'_, '_, '_> {
         let elsewhere = self.note_parts(sight, &cached, &mut bits);
         self.note_touched(sight, &cached, &bits.young);
         if let Some(tap) = &mut self.tap {
-            tap.table(&self.target, sight, &bits.young, &elsewhere);
+            let judged = Judged {
+                young: &bits.young,
+                elsewhere: &elsewhere,
+            };
+            tap.table(&self.target, sight, judged);
         }
         let facts = Facts {
             index: table,

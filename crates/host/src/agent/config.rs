@@ -113,6 +113,15 @@ pub trait AlsoYoung: Send {
     fn take(&mut self, target: &Target) -> Option<HashMap<u64, PageSet>>;
 }
 
+/// Pages of a table, in what a [`Tap`] is shown.
+#[derive(Clone, Copy, Debug)]
+pub struct Judged<'a> {
+    /// Those considered accessed.
+    pub young: &'a PageSet,
+    /// Those that every subject has already counted in another process, which maps them too.
+    pub elsewhere: &'a PageSet,
+}
+
 /// Receives what a tick reads, table by table, before it is cleared. Used by recorders, and by
 /// benchmarks that know the truth.
 pub trait Tap {
@@ -120,15 +129,8 @@ pub trait Tap {
     /// something else may have to be done meanwhile.
     fn next_process(&mut self) {}
 
-    /// One table of a process, those of its pages considered accessed, and those already counted in
-    /// another process, which maps them too.
-    fn table(
-        &mut self,
-        target: &Target,
-        sight: &TableSight<'_>,
-        young: &PageSet,
-        elsewhere: &PageSet,
-    );
+    /// One table of a process, and what is known about its pages.
+    fn table(&mut self, target: &Target, sight: &TableSight<'_>, judged: Judged<'_>);
 
     /// Adjacent leaves of one process, either all considered accessed or none.
     fn leaves(&mut self, target: &Target, run: &LeafRun<'_>) {
@@ -136,8 +138,12 @@ pub trait Tap {
             true => PageSet::ALL,
             false => PageSet::NONE,
         };
+        let judged = Judged {
+            young: &young,
+            elsewhere: &PageSet::NONE,
+        };
         run.sights()
-            .for_each(|sight| self.table(target, &sight, &young, &PageSet::NONE));
+            .for_each(|sight| self.table(target, &sight, judged));
     }
 
     /// Everything read together has been shown, and is cleared next.

@@ -35,7 +35,7 @@ use crate::root::Roots;
 use crate::vma::MapsReader;
 
 pub use cache::{CacheError, Cached, FilesIn, FilesOf};
-pub use config::{AgentConfig, AlsoYoung, SCAN_INTERVAL_MIN_MS, Tap, TickReport};
+pub use config::{AgentConfig, AlsoYoung, Judged, SCAN_INTERVAL_MIN_MS, Tap, TickReport};
 pub use report::{CostReport, SubjectAges, SubjectReport};
 pub use space::Space;
 pub use target::{PROCESSES_MAX, PathFilter, Resolved, ResolvedSubject, Subject, Targets};

@@ -10,7 +10,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use agewise_policy::sample::Bounds;
-use agewise_policy::table::{PageSet, TableBits};
+use agewise_policy::table::TableBits;
 
 use super::tests::{Sleeper, agent};
 use super::*;
@@ -163,7 +163,7 @@ fn refused(_: u32) -> AccessError {
 struct Ending(Option<Sleeper>);
 
 impl Tap for Ending {
-    fn table(&mut self, target: &Target, _: &TableSight<'_>, _: &PageSet, _: &PageSet) {
+    fn table(&mut self, target: &Target, _: &TableSight<'_>, _: Judged<'_>) {
         self.0.take_if(|sleeper| sleeper.pid() == target.pid);
     }
 }
@@ -285,7 +285,7 @@ impl Tap for Order {
         self.0.push(0);
     }
 
-    fn table(&mut self, target: &Target, _: &TableSight<'_>, _: &PageSet, _: &PageSet) {
+    fn table(&mut self, target: &Target, _: &TableSight<'_>, _: Judged<'_>) {
         self.0.push(target.pid);
     }
 }
@@ -311,10 +311,10 @@ fn who_listens_gets_a_turn_before_each_process() {
 struct Again([u64; 2]);
 
 impl Tap for Again {
-    fn table(&mut self, _: &Target, sight: &TableSight<'_>, _: &PageSet, elsewhere: &PageSet) {
-        assert!(elsewhere.without(&sight.bits.present).is_empty());
+    fn table(&mut self, _: &Target, sight: &TableSight<'_>, judged: Judged<'_>) {
+        assert!(judged.elsewhere.without(&sight.bits.present).is_empty());
         self.0[0] += sight.bits.present.len();
-        self.0[1] += elsewhere.len();
+        self.0[1] += judged.elsewhere.len();
     }
 }
 

@@ -9,7 +9,9 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use agewise_policy::budget::Seen;
-use agewise_policy::table::{PAGES_PER_TABLE, PageSet};
+use agewise_policy::table::PageSet;
+
+use super::known::by_table;
 
 /// Each is tried again after one look in this many, some minutes: the other processes may have
 /// ended. Sooner would cost more than it finds: memory that a hundred processes share is there a
@@ -28,9 +30,8 @@ pub(super) struct Stuck {
 impl Stuck {
     /// These pages were passed to the kernel.
     pub fn pass(&mut self, runs: &[Range<u64>]) {
-        for page in runs.iter().cloned().flatten() {
-            let pages = self.passed.entry(page / PAGES_PER_TABLE as u64);
-            pages.or_default().insert(page as usize % PAGES_PER_TABLE);
+        for (index, pages) in runs.iter().cloned().flat_map(by_table) {
+            *self.passed.entry(index).or_default() |= pages;
         }
     }
 
