@@ -117,6 +117,7 @@ fn an_end_undoes_before_it_writes_what_it_knows() {
         (high, bytes)
     });
     world.daemon.take().unwrap().finish("the test");
+    assert!(!fifo.exists(), "nothing was written");
     let (high, bytes) = reader.join().unwrap();
     assert_eq!(high, "max");
     assert!(bytes > 0, "nothing was written");
