@@ -202,11 +202,7 @@ fn waited_us(resource: Resource, cgroup: Option<&Cgroup>) -> Option<u64> {
 }
 
 /// Why the budget is not held, or only by a part of the memory, in words.
-fn not_held(reason: &str, files: bool) -> String {
-    let hint = match files {
-        true => "",
-        false => " (files = true would let page cache go as well)",
-    };
+fn not_held(reason: &str, hint: &str) -> String {
     match reason {
         "at_floor" => "nothing may leave, because of the floor (of the rule, or memory.min and \
                        memory.low): the budget is not held"
@@ -267,7 +263,12 @@ impl<M: HeldMemory> World for Turn<'_, '_, M> {
         self.report.asked_bytes = self.report.asked_bytes.max(asked_bytes);
         self.queue.decided(decision);
         if let Reason::Own(_) | Reason::AtFloor { .. } = decision.reason {
-            self.report.trouble = Some(not_held(decision.reason.name(), self.held.files));
+            let hint = match &self.spaces.files {
+                Some(Err(why)) => format!(" ({why})"),
+                Some(Ok(_)) => String::new(),
+                None => " (files = true would let page cache go as well)".into(),
+            };
+            self.report.trouble = Some(not_held(decision.reason.name(), &hint));
         }
         if asked_bytes > 0
             && let Some(announce) = self.tools.announce.take()

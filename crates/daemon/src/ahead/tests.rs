@@ -8,8 +8,8 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use agewise_host::access::AccessSource;
 use agewise_host::access::fake::FakeSource;
+use agewise_host::access::{AccessError, AccessSource};
 use agewise_host::budgeted::{Choose, FilesError, HeldFiles, HeldMemory};
 use agewise_host::cgroup::{Cgroup, Hierarchy, Version};
 use agewise_host::guest::Guests;
@@ -194,6 +194,8 @@ struct Scene {
     target: Target<Fake>,
     state: Rc<RefCell<State>>,
     files: Rc<RefCell<State>>,
+    /// Why the page cache cannot be opened.
+    closed: Option<&'static str>,
     /// The cgroup that both are charged to, if there is one.
     dir: Option<tempfile::TempDir>,
     now_us: Cell<u64>,
@@ -229,6 +231,7 @@ impl Scene {
             target: Target::new(held, 1),
             state,
             files: Rc::default(),
+            closed: None,
             dir: None,
             now_us: Cell::new(0),
             report: Report::default(),
@@ -296,12 +299,18 @@ impl Scene {
                 self.is_announced.set(self.is_journal_written);
                 self.is_journal_written
             };
-            let files = Rc::clone(&self.files);
+            let (files, closed) = (Rc::clone(&self.files), self.closed);
             let tools = Tools {
                 source: &mut FakeSource::new(),
                 now_us: &|| self.now_us.get(),
                 swap_room: &|| Some(room),
-                open_files: &move |_| Ok(Box::new(FakeFiles(Rc::clone(&files)))),
+                open_files: &move |_| match closed {
+                    Some(hint) => {
+                        let what = "the page cache".to_owned();
+                        Err(AccessError::NoPrivilege { what, hint }.into())
+                    }
+                    None => Ok(Box::new(FakeFiles(Rc::clone(&files)))),
+                },
                 announce: (!self.is_announced.get()).then_some(&announce),
                 tap: &|_, _, _| {},
             };

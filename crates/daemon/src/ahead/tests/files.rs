@@ -51,6 +51,29 @@ fn files_that_are_not_held_count_only_against_a_limit() {
     assert!(trouble.contains("files = true"), "{trouble}");
 }
 
+/// With a limit and without; and they are held as soon as they can be.
+#[test]
+fn why_files_are_not_held_is_said_and_it_is_tried_again() {
+    for limit in [None, Some(96 * MIB)] {
+        let mut scene = Scene::with_files("budget:96M,measure=off", Backend::Zram);
+        scene.closed = Some("load the module");
+        if let Some(bytes) = limit {
+            let dir = scene.dir.as_ref().unwrap().path().join("held");
+            std::fs::write(dir.join("memory.max"), format!("{bytes}\n")).unwrap();
+        }
+        let touch_all = |state: &mut State, ms: u64| {
+            (0..16).for_each(|n| state.touch((ms * 16 + n) % (64 * MIB / PAGE_BYTES)));
+        };
+        scene.run(3_000, ROOM, touch_all);
+        assert_eq!(scene.report.dropped_bytes, 0);
+        let trouble = scene.report.trouble.as_deref().expect("it is said");
+        assert!(trouble.contains("load the module"), "{trouble}");
+        scene.closed = None;
+        scene.run(62_000, ROOM, touch_all);
+        assert!(scene.report.dropped_bytes > 0, "{:?}", scene.report);
+    }
+}
+
 #[test]
 fn files_that_are_gone_are_forgotten() {
     let mut scene = Scene::with_files("budget:129M", Backend::Zram);
