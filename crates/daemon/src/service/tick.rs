@@ -421,13 +421,16 @@ impl Daemon {
     }
 
     fn say_if_truncated(&mut self, is_truncated: bool) {
+        if !is_truncated {
+            return;
+        }
         let observe = &self.config.observe;
         let message = format!(
             "not all cgroups are followed, so rules do not apply to the others: there are more \
              than observe.cgroups_max = {}, or some deeper than observe.depth_max = {}",
             observe.cgroups_max.0, observe.depth_max.0
         );
-        if is_truncated && self.truncated.is_news(self.now_ms(), &message) {
+        if self.truncated.is_news(self.now_ms(), &message) {
             self.say("trouble", message);
         }
     }

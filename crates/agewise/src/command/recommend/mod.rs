@@ -221,16 +221,17 @@ impl Record {
 
 fn reason(said: &Recommendation, args: &Args) -> String {
     let target = format!("{:.2} %", args.target_wait * 100.0);
+    let seen = Duration::from_millis(said.observed_ms);
+    let observed = format!(
+        "{} observed, {} required",
+        units::duration_text(seen),
+        units::duration_text(args.history)
+    );
     match said.basis {
         Basis::Curve => format!("waiting stays within {target} at its upper bound"),
         Basis::More => {
-            let observed_ms = Duration::from_millis(said.observed_ms);
-            let only = match observed_ms < args.history {
-                true => format!(
-                    "; {} observed, {} required",
-                    units::duration_text(observed_ms),
-                    units::duration_text(args.history)
-                ),
+            let only = match seen < args.history {
+                true => format!("; {observed}"),
                 false => String::new(),
             };
             format!("it waits more than {target} with what it has, and likely not with this{only}")
@@ -239,9 +240,7 @@ fn reason(said: &Recommendation, args: &Args) -> String {
             format!("unchanged: no smaller size is certain to stay within {target}")
         }
         Basis::ShortHistory => format!(
-            "unchanged: {} observed, {} required; based on that {}",
-            units::duration_text(Duration::from_millis(said.observed_ms)),
-            units::duration_text(args.history),
+            "unchanged: {observed}; based on that {}",
             units::bytes_text(said.curve_bytes),
         ),
     }
