@@ -62,6 +62,7 @@ pub struct AgeArgs {
     ///
     /// If that is too little, parts of memory take turns, at longer intervals. Ages stay right for
     /// idle memory; memory whose use changes may seem younger or older than it is until its turn.
+    /// Each look clears at least one part, so that less than about 0.05 is not kept.
     #[arg(long, value_name = "PERCENT", value_parser = percent, conflicts_with = "exact")]
     pub cpu_limit: Option<f64>,
 }

@@ -26,8 +26,9 @@ enum What {
     /// do not exist with their key.
     ///
     /// Directories have to exist, except /run/agewise and /var/log/agewise, which the systemd unit
-    /// creates, and that of the report files must be empty or new. A missing directory of the
-    /// textfile is only noted. Exit status: 0 if the daemon can start with the file; 78 if not, as
+    /// creates, and that of the report files must be empty or new. What is probably not meant is
+    /// only noted: a missing directory of the textfile, a rule that an earlier one covers, and keys
+    /// without effect. Exit status: 0 if the daemon can start with the file; 78 if not, as
     /// for the daemon.
     Check {
         /// The file.

@@ -16,6 +16,7 @@ use agewise_policy::proactive::Controller;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
+mod doubts;
 mod matcher;
 mod otlp;
 mod places;
@@ -297,11 +298,15 @@ impl Act {
         Controller::new(&self.policy.0).pace().hold.is_some()
     }
 
+    /// Whether it holds a cgroup by means of a limit.
+    fn sets_limit(&self) -> bool {
+        Controller::new(&self.policy.0).shrinks().is_some()
+    }
+
     /// Checks the rule; the error says what is wrong with it.
     fn check(&self) -> Result<(), &'static str> {
-        let controller = Controller::new(&self.policy.0);
-        let is_held = controller.shrinks().is_some();
-        let hold = controller.pace().hold;
+        let is_held = self.sets_limit();
+        let hold = Controller::new(&self.policy.0).pace().hold;
         match () {
             () if self.cgroups.is_empty() && self.pids.is_empty() => {
                 Err("applies to nothing: give it cgroups or pids")

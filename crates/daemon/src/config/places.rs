@@ -70,18 +70,11 @@ impl Config {
         check_reports(directory)
     }
 
-    /// What lets the daemon start, but is probably not meant: one line each.
-    #[must_use]
-    pub fn doubts(&self) -> Vec<String> {
-        let textfile = self.metrics.textfile.as_deref();
-        let doubt = textfile.and_then(|path| check("metrics.textfile", path, &[]).err());
-        let doubt = doubt.map(|error| format!("{error}; until then no figure is written there"));
-        let ledger = self.protect.ledger.as_ref().map(|_| {
-            "protect.ledger is no longer used: the ledger is in the state directory \
-             (STATE_DIRECTORY); remove the key"
-                .to_owned()
-        });
-        doubt.into_iter().chain(ledger).collect()
+    /// Why the textfile cannot be written yet.
+    pub(super) fn textfile_doubt(&self) -> Option<String> {
+        let path = self.metrics.textfile.as_deref()?;
+        let error = check("metrics.textfile", path, &[]).err()?;
+        Some(format!("{error}; until then no figure is written there"))
     }
 }
 
@@ -206,20 +199,6 @@ mod tests {
         ] {
             assert_eq!(error(text), Ok(()));
         }
-    }
-
-    #[test]
-    fn a_textfile_in_no_directory_is_a_doubt() {
-        let dir = tempfile::tempdir().unwrap();
-        let home = dir.path().display();
-        let of = |place: &str| {
-            let text = format!("metrics.textfile = '{home}/{place}'");
-            Config::parse(&text).unwrap().doubts()
-        };
-        assert_eq!(of("a.prom"), [""; 0]);
-        let doubts = of("none/a.prom");
-        assert!(doubts[0].starts_with("metrics.textfile: "), "{doubts:?}");
-        assert!(doubts[0].contains("no directory"), "{doubts:?}");
     }
 
     #[test]

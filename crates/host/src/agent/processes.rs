@@ -6,6 +6,7 @@ use std::sync::Arc;
 use super::target;
 use super::{Agent, Space, TickReport};
 use crate::look::LookError;
+use crate::untrusted::Untrusted;
 
 impl Agent {
     /// Opens new processes, and forgets those that are gone or no longer belong to a target.
@@ -53,6 +54,13 @@ impl Agent {
                 };
                 space.subjects.clear();
                 space.subjects.extend(subjects.iter().filter(is_of));
+                for subject in &space.subjects {
+                    let subject = &mut self.resolved.subjects[*subject];
+                    if subject.start_ticks.is_some() {
+                        // It may have executed another program since it was specified.
+                        subject.name = Untrusted::process(*pid, &space.comm);
+                    }
+                }
                 space.tick = tick;
             }
         }

@@ -143,10 +143,12 @@ impl Space {
         }
     }
 
-    /// Whether it is still the same process. Also updates the resident and virtual sizes.
+    /// Whether it is still the same process. Also updates its name and its resident and virtual
+    /// sizes.
     pub(super) fn is_alive(&mut self) -> bool {
         let stat = self.process.check().ok();
         if let Some(stat) = &stat {
+            self.comm.clone_from(&stat.comm);
             self.resident_pages = stat.rss_pages.saturating_mul(pages_per_kernel_page());
             self.virtual_bytes = stat.virtual_bytes;
         }
@@ -157,7 +159,7 @@ impl Space {
         &self.process
     }
 
-    /// Its name when it was found.
+    /// Its name as of the last look.
     pub fn comm(&self) -> &Untrusted {
         &self.comm
     }

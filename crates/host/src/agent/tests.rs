@@ -2,6 +2,9 @@
 //! The agent on real processes, seen through a source that reports what the test sets.
 
 use std::cell::RefCell;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::process::Command;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -116,6 +119,26 @@ fn what_another_clears_between_two_looks_is_seen() {
         // Taken in only once.
         assert_eq!(agent.tick().unwrap().young_pages, 0, "{leaf:?}");
     }
+}
+
+#[test]
+fn a_process_has_the_name_of_the_program_it_executed_last() {
+    let (ours, its) = UnixStream::pair().unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", "read line; exec sleep 60"]);
+    let sleeper = Sleeper::by(shell.stdin(OwnedFd::from(its)));
+    let process = Process::open(sleeper.pid()).unwrap();
+    let mut agent = agent(FakeSource::new(), &[sleeper.pid()]);
+    let mut name = || {
+        agent.tick().unwrap();
+        agent.report()[0].name.terminal().to_string()
+    };
+    assert!(name().ends_with("(sh)"));
+    drop(ours);
+    while process.comm().unwrap() != "sleep" {
+        std::thread::sleep(std::time::Duration::from_millis(1));
+    }
+    assert!(name().ends_with("(sleep)"));
 }
 
 /// With a sample only blocks are read, and they represent everything the kernel counts.

@@ -334,6 +334,22 @@ impl Process {
         Ok(self.statm()?.rss_bytes)
     }
 
+    /// Its proportional set size in bytes: resident memory, with each page that `n` processes map
+    /// counted as `1/n` of a page. The kernel walks the page tables for it (since 4.14), 5 to 20 ms
+    /// for a GiB.
+    ///
+    /// # Errors
+    /// The process is gone, the file may not be read, or the kernel does not have it.
+    pub fn pss_bytes(&self) -> Result<u64, ProcessError> {
+        let text = self.read("smaps_rollup")?;
+        let mut lines = text.lines();
+        let kib = lines.find_map(|line| {
+            let value = line.strip_prefix("Pss:")?.strip_suffix("kB")?;
+            value.trim().parse::<u64>().ok()?.checked_mul(1024)
+        });
+        Ok(kib.ok_or_else(|| FileError::format(&self.path("smaps_rollup"), "Pss in kB", &text))?)
+    }
+
     /// The name, at most 15 bytes.
     pub fn comm(&self) -> Result<Untrusted, ProcessError> {
         Ok(self.read_stat()?.comm)

@@ -164,7 +164,11 @@ fn a_real_child_lives_and_dies() {
     let process = Process::open(child.id()).unwrap();
     assert!(process.is_alive());
     assert!(!process.is_self() && !process.is_init());
-    assert!(process.rss_bytes().unwrap() > 0);
+    let (rss_bytes, pss_bytes) = (process.rss_bytes().unwrap(), process.pss_bytes().unwrap());
+    assert!(
+        0 < pss_bytes && pss_bytes <= rss_bytes,
+        "{pss_bytes} of {rss_bytes}"
+    );
     assert!(!process.cgroups().unwrap().is_empty());
     child.kill().unwrap();
     // Not reaped yet: a zombie as soon as the signal is delivered.

@@ -5,21 +5,17 @@ mod ends;
 pub mod files;
 pub mod record;
 pub mod timing;
+mod work;
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use agewise_host::agent::Agent;
-use agewise_host::guest;
-use agewise_host::mover::{
-    self, Cold, Mover, PageoutLimits, ProcessMover, RefaultWatch, SourceRecheck,
-};
+use agewise_host::mover::{self, Cold, PageoutLimits, RefaultWatch, SourceRecheck};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
 use agewise_host::swap;
-use agewise_host::untrusted::Untrusted;
-use agewise_policy::generations::PageType;
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
 
@@ -29,6 +25,7 @@ use agewise_cli::signal::Stop;
 use agewise_cli::units::{self, bytes_text, duration_text};
 use ends::Ends;
 use record::{Planned, Reclaimed};
+use work::{Work, open_movers, rss_bytes, together_bytes};
 
 /// Move memory out that has not been touched for a while, once.
 ///
@@ -70,7 +67,8 @@ pub struct Args {
     #[arg(long, value_name = "RATE", default_value = "256M/s", value_parser = units::byte_rate)]
     rate: u64,
 
-    /// Leave the target at least this much resident memory.
+    /// Leave the target at least this much resident memory. What several of its processes share
+    /// counts once.
     #[arg(long, value_name = "SIZE", default_value = "0", value_parser = units::size)]
     keep: u64,
 
@@ -226,17 +224,6 @@ fn find_all(agent: &mut Agent, older_than: Duration, ends: &mut Ends) -> Vec<Col
     found
 }
 
-/// The state of one process.
-struct Work<'p> {
-    cold: &'p Cold,
-    comm: Untrusted,
-    mover: ProcessMover<'p>,
-    result: Reclaimed,
-    watch: Option<RefaultWatch>,
-    /// When the last of its memory had left.
-    left: Instant,
-}
-
 fn evict_all(
     args: &Args,
     agent: &mut Agent,
@@ -254,44 +241,14 @@ fn evict_all(
             Err(error) => ends.count(&error.into()),
         }
     }
-    let mut works = Vec::new();
-    for (cold, process) in &opened {
-        let pid = cold.target.pid;
-        match ProcessMover::open_with(process, args.guests.into()) {
-            Ok(mover) => {
-                if let Some(warning) = guest::warning(&ProcRoot::default(), pid) {
-                    agewise_cli::note!("{warning}");
-                }
-                let comm = process.comm().unwrap_or_default();
-                works.push(Work {
-                    cold,
-                    mover,
-                    result: Reclaimed::new(pid, &comm, args.dry_run),
-                    comm,
-                    watch: None,
-                    left: Instant::now(),
-                });
-            }
-            // A process named by --pid must not be skipped.
-            Err(error) if args.target.pid.is_some() && !error.is_gone() => {
-                return Err(error.into());
-            }
-            Err(error) => {
-                ends.count(&error);
-                if !error.is_gone() {
-                    agewise_cli::note!("process {pid} is left alone: {error}");
-                }
-            }
-        }
-    }
-    for work in &mut works {
-        work.result.resident_before_bytes = resident_bytes(&mut work.mover);
-    }
+    let mut works = open_movers(args, &opened, ends)?;
     let mut out = std::io::stdout().lock();
     let planned: Vec<Planned> = works.iter().map(Work::planned).collect();
     record::print_plan(&mut out, args.format, &planned, args.older_than)?;
     out.flush()?;
-    move_all(args, agent, &mut works, stop);
+    let before_bytes = together_bytes(&works);
+    move_all(args, agent, &mut works, before_bytes, stop);
+    let after_bytes = together_bytes(&works);
     watch_all(args, &mut works, stop);
     for work in &works {
         match work {
@@ -301,68 +258,24 @@ fn evict_all(
         }
     }
     let results: Vec<Reclaimed> = works.into_iter().map(|work| work.result).collect();
-    let total = Reclaimed::total(&results, args.dry_run);
+    let total = Reclaimed::total(&results, [before_bytes, after_bytes], args.dry_run);
     record::print_results(&mut out, args.format, &results, &total)?;
     out.flush()?;
     Ok(())
 }
 
-impl Work<'_> {
-    /// Counts what has come back of the memory that left.
-    fn look_what_comes_back(&mut self) {
-        let Some(watch) = self.watch.as_mut().filter(|watch| !watch.is_over()) else {
-            return;
-        };
-        let error = match watch.look(&mut self.mover) {
-            Ok(_) if watch.is_over() => {
-                let known = duration_text(Duration::from_millis(self.result.refault_watch_ms));
-                Some(format!(
-                    "gone while watched: what came back is known for {known}"
-                ))
-            }
-            Ok(count) => {
-                self.result.refaulted_bytes = count.refaulted_bytes();
-                self.result.refault_watch_ms = observe::millis(self.left.elapsed());
-                None
-            }
-            Err(error) => Some(format!("while watching: {error}")),
-        };
-        if self.result.error.is_empty() {
-            self.result.error = error.unwrap_or_default();
-        }
-    }
-
-    /// Whether the process was gone before all its memory was dealt with and watched.
-    fn is_over(&self) -> bool {
-        self.result.is_cut_short() || self.watch.as_ref().is_some_and(RefaultWatch::is_over)
-    }
-
-    fn planned(&self) -> Planned {
-        Planned {
-            record: "plan",
-            pid: self.cold.target.pid,
-            comm: self.comm.clone(),
-            resident_bytes: self.result.resident_before_bytes,
-            cold_anon_bytes: self.cold.bytes[PageType::Anon as usize],
-            cold_file_bytes: self.cold.bytes[PageType::File as usize],
-        }
-    }
-}
-
-/// Resident memory in bytes; 0 if the process has exited.
-fn resident_bytes(mover: &mut ProcessMover<'_>) -> u64 {
-    mover.rss_bytes().unwrap_or(0)
-}
-
-/// Moves memory out of one process after the other, within limits shared by all.
-fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop) {
-    let resident: u64 = works
-        .iter()
-        .map(|work| work.result.resident_before_bytes)
-        .sum();
+/// Moves memory out of one process after the other, within limits shared by all, which have
+/// `resident_bytes` together.
+fn move_all(
+    args: &Args,
+    agent: &mut Agent,
+    works: &mut [Work<'_>],
+    resident_bytes: u64,
+    stop: &Stop,
+) {
     let mut room = args.max_bytes.unwrap_or(u64::MAX);
     let mut swap_taken_bytes = 0;
-    let mut above_floor = resident.saturating_sub(args.keep);
+    let mut above_floor = resident_bytes.saturating_sub(args.keep);
     let asked: u64 = works.iter().map(|work| work.cold.plan.asked_bytes()).sum();
     let progress = bar(
         "moving out {wide_bar} {bytes} of {total_bytes} {msg}",
@@ -398,7 +311,7 @@ fn move_all(args: &Args, agent: &mut Agent, works: &mut [Work<'_>], stop: &Stop)
         room = room.saturating_sub(went);
         swap_taken_bytes += moved.report.rehearsed_anon_bytes;
         above_floor = above_floor.saturating_sub(went);
-        work.result.resident_after_bytes = resident_bytes(&mut work.mover);
+        work.result.resident_after_bytes = rss_bytes(&mut work.mover);
         work.result.error = moved
             .error
             .map(|error| error.to_string())
@@ -436,41 +349,5 @@ fn watch_all(args: &Args, works: &mut [Work<'_>], stop: &Stop) {
             progress.finish_and_clear();
             return;
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::process::Command;
-
-    use agewise_cli::children::Killed;
-    use agewise_host::access::Target;
-    use agewise_host::mover::{Evicted, Plan};
-
-    use super::*;
-
-    #[test]
-    fn the_time_watched_begins_when_the_memory_of_the_process_has_left() {
-        let sleeper = Killed(Command::new("sleep").arg("60").spawn().expect("sleep"));
-        let process = Process::open(sleeper.id()).expect("it runs");
-        let cold = Cold {
-            target: Target::from(&process),
-            plan: Plan::default(),
-            bytes: [0; 2],
-            young_again_bytes: 0,
-        };
-        let comm = Untrusted::default();
-        let mut work = Work {
-            cold: &cold,
-            mover: ProcessMover::open(&process).expect("a child of ours"),
-            result: Reclaimed::new(process.pid(), &comm, false),
-            comm,
-            watch: Some(RefaultWatch::new(Evicted::default())),
-            left: Instant::now()
-                .checked_sub(Duration::from_secs(5))
-                .expect("a machine up for longer"),
-        };
-        work.look_what_comes_back();
-        assert!(work.result.refault_watch_ms >= 5000, "{:?}", work.result);
     }
 }

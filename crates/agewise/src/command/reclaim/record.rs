@@ -45,7 +45,7 @@ pub struct Reclaimed {
     pub pid: u32,
     /// Its name; empty for the sum.
     pub comm: Untrusted,
-    /// Resident memory before reclaim.
+    /// Resident memory before reclaim. In the sum, memory that several processes share counts once.
     pub resident_before_bytes: u64,
     /// Resident memory right after reclaim.
     pub resident_after_bytes: u64,
@@ -81,15 +81,17 @@ impl Reclaimed {
         }
     }
 
-    /// The sum of all results.
-    pub fn total(results: &[Self], dry_run: bool) -> Self {
+    /// The sum of all results. Resident memory before and after is given, since processes may share
+    /// some.
+    pub fn total(results: &[Self], resident_bytes: [u64; 2], dry_run: bool) -> Self {
+        let [resident_before_bytes, resident_after_bytes] = resident_bytes;
         let mut total = Self {
             record: "total",
+            resident_before_bytes,
+            resident_after_bytes,
             ..Self::new(0, &Untrusted::default(), dry_run)
         };
         for result in results {
-            total.resident_before_bytes += result.resident_before_bytes;
-            total.resident_after_bytes += result.resident_after_bytes;
             total.report.add(&result.report);
             total.refaulted_bytes += result.refaulted_bytes;
             total.refault_watch_ms = total.refault_watch_ms.max(result.refault_watch_ms);
@@ -334,7 +336,7 @@ mod tests {
             &mut out,
             format,
             &results,
-            &Reclaimed::total(&results, false),
+            &Reclaimed::total(&results, [1 << 30, 640 << 20], false),
         )
         .expect("out");
         String::from_utf8(out).expect("UTF-8")
@@ -386,7 +388,7 @@ mod tests {
         let mut result = result(10, 4096);
         result.comm = b"\x1b]0;x\x07,\xff\xe2\x80\xae".as_slice().into();
         result.error = "no permission for \x1b[2J".into();
-        let total = Reclaimed::total(&[], false);
+        let total = Reclaimed::total(&[], [0; 2], false);
         for format in [Format::Text, Format::Csv, Format::Json] {
             let mut out = Vec::new();
             let results = [result.clone(), result.clone()];
