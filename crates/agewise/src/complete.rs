@@ -115,7 +115,7 @@ fn of_lab(command: &str, id: &str, value: Option<&str>) -> Option<ArgValueComple
     use agewise_lab::reproduce::DOCUMENTS;
     use agewise_lab::workload::library;
     use agewise_lab::yardstick;
-    use agewise_policy::proactive::POLICIES;
+    use agewise_policy::proactive::{Controller, POLICIES, Spec};
     use clap_complete::engine::ValueCompleter;
 
     fn of_colons() -> Vec<String> {
@@ -128,6 +128,11 @@ fn of_lab(command: &str, id: &str, value: Option<&str>) -> Option<ArgValueComple
                 std::iter::once(name.to_owned()).chain(params)
             })
             .collect()
+    }
+    // One that sets limits by the curves of a daemon is not: the lab keeps none.
+    fn is_for_lab(policy: &str) -> bool {
+        let spec = policy.parse::<Spec>();
+        spec.map_or(true, |spec| Controller::new(&spec).shrinks().is_none())
     }
     fn machines() -> Vec<String> {
         let yardsticks = yardstick::beside_kernels().map(|spec| spec.name.to_owned());
@@ -146,7 +151,10 @@ fn of_lab(command: &str, id: &str, value: Option<&str>) -> Option<ArgValueComple
                     .chain(["none"]),
             )
         },
-        (_, "proactive", _) => || texts(POLICIES.iter().map(|entry| entry.name)),
+        (_, "proactive", _) => || {
+            let runs = |name: &&str| is_for_lab(name);
+            texts(POLICIES.iter().map(|entry| entry.name).filter(runs))
+        },
         (_, "damon", _) => of_colons,
         ("reproduce", "benchmark", _) => || {
             let all = DOCUMENTS

@@ -2,6 +2,8 @@
 //! Arguments that turn out to be wrong only after the command line was parsed, such as two that
 //! contradict each other. They end a command like those that the parser refuses.
 
+use std::path::{Path, PathBuf};
+
 use agewise_host::process::ProcessError;
 use thiserror::Error;
 
@@ -33,6 +35,43 @@ macro_rules! refuse {
     ($($text:tt)*) => {
         return Err($crate::usage::WrongArgument(format!($($text)*)).into())
     };
+}
+
+/// Refuses to write a file over an input, or two outputs to one file. Pipes and devices may be
+/// given more than once; inputs may be names that are no files.
+///
+/// # Errors
+/// [`WrongArgument`], with the path.
+pub fn ensure_apart<'a>(
+    inputs: impl IntoIterator<Item = &'a (impl AsRef<Path> + 'a)>,
+    outputs: impl IntoIterator<Item = &'a PathBuf>,
+) -> Result<(), WrongArgument> {
+    let identity = |path: &Path| -> Option<PathBuf> {
+        match path.canonicalize() {
+            Ok(path) => path.is_file().then_some(path),
+            // It is yet to be created.
+            Err(_) => {
+                let above = path.parent().filter(|above| *above != Path::new(""));
+                let above = above.unwrap_or(Path::new(".")).canonicalize().ok()?;
+                Some(above.join(path.file_name()?))
+            }
+        }
+    };
+    let mut taken: Vec<(PathBuf, &str)> = Vec::new();
+    for path in inputs {
+        taken.extend(identity(path.as_ref()).map(|path| (path, "input and output are")));
+    }
+    for output in outputs {
+        let Some(path) = identity(output) else {
+            continue;
+        };
+        if let Some((_, which)) = taken.iter().find(|(other, _)| *other == path) {
+            let text = format!("{}: {which} the same file", output.display());
+            return Err(WrongArgument(text));
+        }
+        taken.push((path, "two outputs are"));
+    }
+    Ok(())
 }
 
 /// The exit status of a command that failed with `error`: `otherwise`, unless an argument was
@@ -75,5 +114,39 @@ mod tests {
             refused(1.5).unwrap_err().to_string(),
             "--share 1.5: give at most 1"
         );
+    }
+
+    #[test]
+    fn nothing_is_written_over_an_input_or_another_output() {
+        let dir = tempfile::tempdir().unwrap();
+        let [there, new, link] = ["there", "new", "link"].map(|name| dir.path().join(name));
+        std::fs::write(&there, "").unwrap();
+        std::os::unix::fs::symlink(&there, &link).unwrap();
+        let null = PathBuf::from("/dev/null");
+        let roundabout = dir
+            .path()
+            .join("../")
+            .join(dir.path().file_name().unwrap())
+            .join("new");
+        for (inputs, outputs, refused) in [
+            (vec![&there], vec![&new], None),
+            (vec![&there], vec![&there], Some("input and output are")),
+            (vec![&there], vec![&link], Some("input and output are")),
+            (
+                vec![&there],
+                vec![&new, &roundabout],
+                Some("two outputs are"),
+            ),
+            (vec![&null], vec![&null, &null], None),
+            (vec![&new], vec![], None),
+        ] {
+            let said = ensure_apart(inputs, outputs).err().map(|error| error.0);
+            match refused {
+                None => assert_eq!(said, None),
+                Some(which) => {
+                    assert!(said.as_ref().is_some_and(|s| s.contains(which)), "{said:?}")
+                }
+            }
+        }
     }
 }

@@ -49,6 +49,34 @@ pub fn size_bytes(text: &str) -> Result<u64, SizeError> {
     }
 }
 
+/// Parses a ratio such as `1%` or `0.01`: from 0, with no upper limit.
+///
+/// # Errors
+/// What was expected, if it is anything else.
+pub fn ratio(text: &str) -> Result<f64, String> {
+    let (number, scale) = match text.strip_suffix('%') {
+        Some(number) => (number, 0.01),
+        None => (text, 1.0),
+    };
+    match number.trim().parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value * scale),
+        _ => Err("expected a share such as 1% or 0.01".to_owned()),
+    }
+}
+
+/// Parses a share such as `0.2%` or `0.002`, above 0 and up to 1.
+///
+/// # Errors
+/// What was expected, if it is anything else.
+pub fn share(text: &str) -> Result<f64, String> {
+    match ratio(text) {
+        Ok(share) if share > 0.0 && share <= 1.0 => Ok(share),
+        _ => Err(format!(
+            "'{text}' is not a share above 0 and up to 100%, such as 0.2% or 0.002"
+        )),
+    }
+}
+
 /// Splits `1.5GiB` into `1.5` and `GiB`: leading digits and points, and the rest. Signs, exponents
 /// and infinities are not part of a number here.
 pub fn split_number(text: &str) -> (&str, &str) {
@@ -112,6 +140,15 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn shares_are_of_one() {
+        assert_eq!(share("0.2%"), Ok(0.002));
+        assert_eq!(share("0.5"), Ok(0.5));
+        for bad in ["0", "-1%", "101%", "x", "", "nan"] {
+            assert!(share(bad).is_err(), "{bad}");
+        }
+    }
 
     #[test]
     fn sizes_are_powers_of_two() {

@@ -5,8 +5,13 @@ use std::fs::{self, File};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-/// A file that is written as `NAME.part` and takes its name when it is finished; if it is dropped
-/// before that, nothing is left of it. Links, pipes and devices are written directly.
+/// How many unfinished files of one name are looked for a free one: commands that were killed may
+/// have left some.
+const PARTS_MAX: u32 = 1000;
+
+/// A file that is written as `NAME.part`, or `NAME.2.part` and so on where that exists, and takes
+/// its name when it is finished; if it is dropped before that, nothing is left of it. Links, pipes
+/// and devices are written directly.
 #[derive(Debug)]
 pub struct Aside {
     file: File,
@@ -27,10 +32,7 @@ impl Aside {
                 names: None,
             });
         }
-        let mut part = path.as_os_str().to_owned();
-        part.push(".part");
-        let part = PathBuf::from(part);
-        let file = File::create(&part)?;
+        let (file, part) = Self::create_part(path)?;
         let aside = Aside {
             file,
             names: Some((part, path.to_owned())),
@@ -39,6 +41,28 @@ impl Aside {
             aside.file.set_permissions(there.permissions())?;
         }
         Ok(aside)
+    }
+
+    /// A file that nobody else has: another command may write the same one, and a file of this
+    /// name may be somebody's.
+    fn create_part(path: &Path) -> io::Result<(File, PathBuf)> {
+        let mut number = 1;
+        loop {
+            let mut part = path.as_os_str().to_owned();
+            match number {
+                1 => part.push(".part"),
+                _ => part.push(format!(".{number}.part")),
+            }
+            let part = PathBuf::from(part);
+            match File::create_new(&part) {
+                Err(error)
+                    if error.kind() == io::ErrorKind::AlreadyExists && number < PARTS_MAX =>
+                {
+                    number += 1;
+                }
+                created => return created.map(|file| (file, part)),
+            }
+        }
     }
 
     /// Gives it its name.
@@ -105,6 +129,15 @@ mod tests {
         let mode = fs::metadata(&path).unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o640);
         assert!(Aside::create(&dir.path().join("none/a")).is_err());
+        // A file that has the name already is left alone.
+        fs::write(dir.path().join("a.part"), "mine").unwrap();
+        let both = [Aside::create(&path).unwrap(), Aside::create(&path).unwrap()];
+        assert_eq!(names(), ["a", "a.2.part", "a.3.part", "a.part"]);
+        for aside in both {
+            aside.finish().unwrap();
+        }
+        assert_eq!(names(), ["a", "a.part"]);
+        assert_eq!(fs::read(dir.path().join("a.part")).unwrap(), b"mine");
         assert!(Aside::create(dir.path()).is_err());
     }
 

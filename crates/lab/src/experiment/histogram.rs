@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-//! Latencies in buckets, eight per doubling: quantiles are accurate to within 13 %.
+//! Latencies in buckets, 128 per doubling: quantiles are accurate to within 0.8 %, so that a step
+//! from one bucket to the next stays below what `agewise lab check` accepts.
 
-const SUB_BITS: u32 = 3;
+const SUB_BITS: u32 = 7;
 const SUBS: usize = 1 << SUB_BITS;
 
 /// A histogram of durations in ns.
@@ -84,7 +85,7 @@ mod tests {
             let exact = values[((values.len() as f64 * q).ceil() as usize).max(1) - 1];
             let found = histogram.quantile(q);
             prop_assert!(found <= exact);
-            prop_assert!(exact as f64 <= found as f64 * 1.13 + 1.0, "{found} {exact}");
+            prop_assert!(exact as f64 <= found as f64 * 1.008 + 1.0, "{found} {exact}");
         }
     }
 }

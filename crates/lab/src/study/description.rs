@@ -159,6 +159,10 @@ pub struct Described<C> {
     pub origin: Origin,
 }
 
+/// A column of results with a row per run: 1 if the seeds are orders in which a trace may have been
+/// made, which are no sample, and 0 otherwise. Results of earlier versions do not have it.
+pub(super) const ORDER_UNKNOWN: &str = "order_unknown";
+
 /// Everything that determines a result.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(tag = "experiment", rename_all = "lowercase")]

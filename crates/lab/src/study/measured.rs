@@ -2,7 +2,7 @@
 //! The measured values of each cell of a result, each seed once.
 
 use std::collections::hash_map::Entry;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 use std::path::Path;
 
@@ -10,7 +10,7 @@ use agewise_policy::units::bytes_text;
 use serde::Serialize;
 use serde_json::{Map, Value as Json};
 
-use super::description::Description;
+use super::description::{Description, ORDER_UNKNOWN};
 use super::error::StudyError;
 use super::result::{Form, ResultFile};
 use crate::experiment::matrix::SEEDS_MAX;
@@ -110,7 +110,7 @@ impl Key {
 #[derive(Clone, Debug)]
 pub(super) struct Values {
     pub summary: Summary,
-    /// The value of each seed; empty for a result of means.
+    /// The value of each seed; empty for a result of means, and where seeds are no sample.
     pub by_seed: BTreeMap<u64, f64>,
 }
 
@@ -133,9 +133,11 @@ pub(super) fn measured(result: &ResultFile, by_conditions: bool) -> Result<Measu
 fn of_runs(result: &ResultFile, by_conditions: bool) -> Result<Measured, StudyError> {
     let mut order: Vec<Key> = Vec::new();
     let mut samples: HashMap<Key, BTreeMap<u64, (f64, usize)>> = HashMap::new();
+    let mut orders: HashSet<Key> = HashSet::new();
     for (at, row) in result.rows.iter().enumerate() {
         let seed = row.get("seed").and_then(Json::as_u64);
         let seed = seed.ok_or_else(|| StudyError::argument("a row has no seed"))?;
+        let is_order = row.get(ORDER_UNKNOWN).and_then(Json::as_u64) == Some(1);
         for name in COSTS {
             let Some(value) = row.get(name).and_then(Json::as_f64) else {
                 continue;
@@ -144,6 +146,9 @@ fn of_runs(result: &ResultFile, by_conditions: bool) -> Result<Measured, StudyEr
             let seeds = samples.entry(key.clone()).or_default();
             if seeds.is_empty() {
                 order.push(key.clone());
+            }
+            if is_order {
+                orders.insert(key.clone());
             }
             let (known, first) = *seeds.entry(seed).or_insert((value, at));
             if known != value {
@@ -160,7 +165,14 @@ fn of_runs(result: &ResultFile, by_conditions: bool) -> Result<Measured, StudyEr
         let by_seed: BTreeMap<u64, f64> = seeds.map(|(seed, (value, _))| (*seed, *value)).collect();
         let values: Vec<f64> = by_seed.values().copied().collect();
         let summary = Summary::of(&values)?;
-        Some((key, Values { summary, by_seed }))
+        let values = match orders.contains(&key) {
+            false => Values { summary, by_seed },
+            true => Values {
+                summary: Summary::from_interval(summary.n, summary.mean, None),
+                by_seed: BTreeMap::new(),
+            },
+        };
+        Some((key, values))
     };
     Ok(order.into_iter().filter_map(summary).collect())
 }
@@ -318,7 +330,7 @@ mod tests {
             let directory = self.0.path().join("workload=w/policy=p");
             fs::create_dir_all(&directory).unwrap();
             let path = directory.join(format!("{number:032x}.parquet"));
-            fs::write(path, bytes(runs, source_sha256)).unwrap();
+            fs::write(path, bytes(runs, source_sha256, 0)).unwrap();
         }
 
         fn read(&self) -> ResultFile {
@@ -326,7 +338,7 @@ mod tests {
         }
     }
 
-    fn bytes(runs: &[(u64, f64)], source_sha256: &str) -> Vec<u8> {
+    fn bytes(runs: &[(u64, f64)], source_sha256: &str, order_unknown: u64) -> Vec<u8> {
         let cell = RunCell {
             workload: "w".to_owned(),
             policy: "p".to_owned(),
@@ -354,11 +366,13 @@ mod tests {
         ];
         columns.extend(RunCell::COLUMNS);
         columns.extend(Origin::COLUMNS);
+        columns.push(Column::new(ORDER_UNKNOWN, Kind::Count));
         let row = |(seed, faults): &(u64, f64)| {
             let mut row: Vec<Value> =
                 vec!["w".into(), "p".into(), (*seed).into(), (*faults).into()];
             row.extend(cell.values());
             row.extend(origin.values());
+            row.push(order_unknown.into());
             row
         };
         let rows = runs.iter().map(row).collect();
@@ -445,6 +459,25 @@ mod tests {
             [("1f", 12.0, 12.0), ("2e", 22.0, 22.0)]
         );
         assert_eq!(checked(&good, &other).unwrap().cells.len(), 1);
+    }
+
+    #[test]
+    fn seeds_that_are_orders_are_not_tested() {
+        let place = tempfile::tempdir().unwrap();
+        let result = |name: &str, runs: &[(u64, f64)]| {
+            let path = place.path().join(name);
+            fs::write(&path, bytes(runs, "1f", 1)).unwrap();
+            ResultFile::read(&path).unwrap()
+        };
+        let before = result("before.parquet", &[(1, 100.0), (2, 200.0), (3, 300.0)]);
+        let after = result("after.parquet", &[(1, 103.0), (2, 150.0), (3, 400.0)]);
+        let limits = Limits {
+            budget: 0.01,
+            significance: 0.05,
+        };
+        let cell = check(&before, &after, limits).unwrap().cells.remove(0);
+        assert_eq!((cell.test, cell.p, cell.n_after), (None, None, 3));
+        assert!(cell.worse, "by the budget alone: {cell:?}");
     }
 
     #[test]

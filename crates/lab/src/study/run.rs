@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicBool;
 
 use agewise_policy::proactive::{Controller, Spec};
 
-use super::description::{Described, Origin, PROFILE, RunCell};
+use super::description::{Described, ORDER_UNKNOWN, Origin, PROFILE, RunCell};
 use super::error::StudyError;
 use super::setup::{Named, Setup};
 use super::table::{Column, Kind, Table, Value};
@@ -364,7 +364,9 @@ impl RunOutcome {
         columns.extend(RunCell::COLUMNS);
         columns.extend(Origin::COLUMNS);
         columns.push(PROFILE);
+        columns.push(Column::new(ORDER_UNKNOWN, Kind::Count));
         let workload = Value::from(self.subject.name());
+        let order_unknown = Value::Count(self.subject.has_unknown_order().into());
         let mut rows = Vec::new();
         for (result, tail) in self.results.iter().zip(self.tails()) {
             let policy = Value::from(&result.policy);
@@ -372,6 +374,7 @@ impl RunOutcome {
                 let mut row = vec![workload.clone(), policy.clone(), (*seed).into()];
                 row.extend(measured.iter().map(|value| Value::from(*value)));
                 row.extend(tail.iter().cloned());
+                row.push(order_unknown.clone());
                 rows.push(row);
             }
         }

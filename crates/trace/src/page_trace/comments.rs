@@ -10,8 +10,10 @@ const FIELDS: &str = "# page trace: ";
 const METADATA: &str = "# metadata: ";
 
 impl Header {
-    /// The header as lines: its fields, then its metadata.
-    pub(crate) fn to_comments(&self) -> String {
+    /// The header as lines of comments, which a CSV file has above the names of its columns: its
+    /// fields, then its metadata.
+    #[must_use]
+    pub fn to_comments(&self) -> String {
         let order = match self.order {
             Order::Exact => "exact",
             Order::Interval => "interval",

@@ -22,6 +22,8 @@
 
 mod fields;
 
+use std::mem;
+
 use fields::Fields;
 
 use super::column::Column;
@@ -60,7 +62,7 @@ pub static FORMAT: Format = Format {
             }
         };
         let layout = Layout::of_header(&names, &options.columns)
-            .and_then(Layout::unique)
+            .and_then(Layout::certain)
             .map_err(|what| input.malformed(FORMAT.name, what))?;
         let fields = Fields::new(layout.delimiter);
         let mut page_shift = options.page_shift_or_default();
@@ -102,8 +104,8 @@ struct Layout {
     delimiter: u8,
     columns: Vec<(usize, Column)>,
     widest: usize,
-    /// The name of a column that is read, if another has it too.
-    twice: Option<String>,
+    /// Why it is not certain which of two columns is meant.
+    doubt: Option<String>,
     /// The names of a column of lengths and of one of pages, which have no length.
     unused: Option<(String, String)>,
 }
@@ -119,29 +121,7 @@ impl Layout {
         let names: Vec<String> = (0..fields.count())
             .map(|at| String::from_utf8_lossy(fields.get(at)).trim().to_string())
             .collect();
-        let mut columns = Vec::new();
-        for (column, name) in named {
-            let at = names
-                .iter()
-                .position(|known| known == name)
-                .ok_or_else(|| {
-                    format!("no column \"{name}\" in the header: {}", names.join(", "))
-                })?;
-            columns.push((at, *column));
-        }
-        for (at, name) in names.iter().enumerate() {
-            if columns.iter().any(|(taken, _)| *taken == at) {
-                continue;
-            }
-            if let Some(column) = Column::by_name(name) {
-                let same = |other: &Column| {
-                    std::mem::discriminant(other) == std::mem::discriminant(&column)
-                };
-                if !columns.iter().any(|(_, other)| same(other)) {
-                    columns.push((at, column));
-                }
-            }
-        }
+        let (columns, mut doubt) = choose(&names, named)?;
         let has = |wanted: Column| columns.iter().any(|(_, column)| *column == wanted);
         if !has(Column::Page) && !has(Column::Address) {
             let found = number::lossy(header);
@@ -153,7 +133,11 @@ impl Layout {
         let same = |a: &str, b: &str| a.eq_ignore_ascii_case(b);
         let is_twice = |name: &&String| names.iter().filter(|of| same(of, name)).count() > 1;
         let mut read = columns.iter().map(|(at, _)| &names[*at]);
-        let twice = read.find(is_twice).cloned();
+        if let Some(name) = read.find(is_twice) {
+            doubt = Some(format!(
+                "two columns of the header are called \"{name}\": rename the one that is not meant"
+            ));
+        }
         let widest = columns.iter().map(|(at, _)| *at).max().unwrap_or(0);
         let name_of = |wanted: Column| {
             let (at, _) = columns.iter().find(|(_, column)| *column == wanted)?;
@@ -164,20 +148,67 @@ impl Layout {
             delimiter,
             columns,
             widest,
-            twice,
+            doubt,
             unused,
         })
     }
 
-    fn unique(self) -> Result<Self, String> {
-        match self.twice {
-            Some(name) => Err(format!(
-                "two columns of the header are called \"{name}\": rename the one that is not meant"
-            )),
+    fn certain(self) -> Result<Self, String> {
+        match self.doubt {
+            Some(doubt) => Err(doubt),
             None => Ok(self),
         }
     }
 }
+
+/// The columns that are read, each with its place in a line, and why it is not certain which of two
+/// is meant. Those that --column names come before those that are known by name.
+///
+/// # Errors
+/// A column of --column is not there.
+fn choose(names: &[String], named: &[(Column, String)]) -> Result<Chosen, String> {
+    let mut columns: Vec<(usize, Column)> = Vec::new();
+    let mut doubt = None;
+    let is_same = |a: &Column, b: &Column| mem::discriminant(a) == mem::discriminant(b);
+    for (column, name) in named {
+        if columns.iter().any(|(_, other)| is_same(other, column)) {
+            doubt = Some(format!(
+                "--column is given twice for the same, the second time with \"{name}\""
+            ));
+        }
+        let at = names
+            .iter()
+            .position(|known| known == name)
+            .ok_or_else(|| format!("no column \"{name}\" in the header: {}", names.join(", ")))?;
+        columns.push((at, *column));
+    }
+    for (at, name) in names.iter().enumerate() {
+        if columns.iter().any(|(taken, _)| *taken == at) {
+            continue;
+        }
+        let Some(column) = Column::by_name(name) else {
+            continue;
+        };
+        match columns.iter().find(|(_, other)| is_same(other, &column)) {
+            None => columns.push((at, column)),
+            // Those that --column names are what is meant.
+            Some((first, _))
+                if *first < at && !named.iter().any(|(of, _)| is_same(of, &column)) =>
+            {
+                let first = &names[*first];
+                doubt = Some(format!(
+                    "the columns \"{first}\" and \"{name}\" mean the same: choose one, as in \
+                         --column {first}={first}"
+                ));
+            }
+            Some(_) => {}
+        }
+    }
+    Ok((columns, doubt))
+}
+
+/// Columns with their places, and a doubt.
+type Chosen = (Vec<(usize, Column)>, Option<String>);
 
 struct Csv {
     input: Input,

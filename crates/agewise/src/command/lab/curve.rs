@@ -24,7 +24,7 @@ use crate::command::trace::input::{InputArgs, ReadingBar};
 use agewise_cli::output::Format;
 use agewise_cli::progress::Progress;
 use agewise_cli::units;
-use agewise_cli::usage::WrongArgument;
+use agewise_cli::usage::{WrongArgument, ensure_apart};
 
 /// Draw miss-ratio curves: the share of accesses that miss, as a function of memory size in pages.
 ///
@@ -153,6 +153,8 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .num_threads(args.jobs)
         .build()
         .context("cannot start the threads")?;
+    let outputs = [&args.svg, &args.html, &args.png, &args.parquet];
+    ensure_apart(&args.traces, outputs.into_iter().flatten())?;
     // That one cannot be written is known before hours of counting.
     let svg = output_file(args.svg.as_deref())?;
     let html = output_file(args.html.as_deref())?;

@@ -30,6 +30,7 @@ use crate::command::trace::input::ReadingBar;
 use agewise_cli::output;
 use agewise_cli::progress::Progress;
 use agewise_cli::units;
+use agewise_cli::usage::ensure_apart;
 
 /// Run workloads or traces on simulated memory under several policies, side by side
 ///
@@ -126,18 +127,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut out = io::stdout().lock();
     let (mut table, mut cells, mut is_first) = (Table::default(), Vec::new(), true);
     let subjects = expand(&args.subjects)?;
-    if args.trace_events.is_some() && subjects.len() > 1 {
-        agewise_cli::refuse!("--trace-events writes one run: name one workload or trace");
-    }
-    // Create the file first: an error is then known before the run.
-    let mut events = match &args.trace_events {
-        None => None,
-        Some(path) => {
-            let file = Aside::create(path);
-            let file = file.with_context(|| format!("cannot create {}", path.display()))?;
-            Some((path, file))
-        }
-    };
+    let mut events = create_events(args, &subjects)?;
     for subject in subjects {
         let (bar, progress) = ReadingBar::show();
         let mut setup = args.setup.study();
@@ -190,6 +180,23 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         write(&mut out, Form::Parquet, &table, &description, true)?;
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Creates the file of --trace-events, if it was given: an error is then known before the run.
+fn create_events<'a>(
+    args: &'a Args,
+    subjects: &[String],
+) -> anyhow::Result<Option<(&'a Path, Aside)>> {
+    let Some(path) = &args.trace_events else {
+        return Ok(None);
+    };
+    if subjects.len() > 1 {
+        agewise_cli::refuse!("--trace-events writes one run: name one workload or trace");
+    }
+    ensure_apart(subjects, [path])?;
+    let file = Aside::create(path);
+    let file = file.with_context(|| format!("cannot create {}", path.display()))?;
+    Ok(Some((path, file)))
 }
 
 fn write_events(

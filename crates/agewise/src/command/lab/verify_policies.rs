@@ -107,6 +107,9 @@ pub fn known_policy(name: &str) -> Result<&'static PolicySpec, String> {
 
 /// Counts misses, compares them with the reference and prints the result.
 pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    if !args.traces.is_dir() {
+        agewise_cli::refuse!("--traces {}: not a directory", args.traces.display());
+    }
     let manifest = Manifest::read(&args.manifest, &args.traces)?;
     let mut rows = yardsticks::read_reference(&args.reference)?;
     if !args.policy.is_empty() {

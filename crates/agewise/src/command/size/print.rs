@@ -177,7 +177,8 @@ fn text(out: &mut impl Write, answer: &Answer<'_>, found: &Found) -> std::io::Re
     writeln!(
         out,
         "how sure: {:.1} s observed; {:.1} % of accesses were first touches (pages used less often \
-         than that are not counted); unknown order inside intervals is worth {:.1} % of the range",
+         than that are not counted); at the recommended size, unknown order inside intervals is \
+         worth {:.1} % of the range",
         answer.observed_seconds,
         need.first_touch_share * 100.0,
         need.order_uncertainty * 100.0,

@@ -5,7 +5,8 @@ use std::io::Write;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use agewise_trace::{AccessStream, Request, TraceSource, page_trace};
+use agewise_trace::page_trace::{self, Header};
+use agewise_trace::{AccessStream, Request, TraceSource};
 use serde::Serialize;
 
 use super::input::InputArgs;
@@ -31,7 +32,8 @@ pub struct Args {
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     pub from: Option<Duration>,
 
-    /// Output format.
+    /// Output format. csv begins with lines of comments, as `trace convert` writes them, if the
+    /// order of accesses was not recorded or pages are not of 4 KiB.
     #[arg(long, value_enum, default_value_t)]
     pub format: Format,
 }
@@ -77,6 +79,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut stream = open(&source, from_ns)?;
     let mut out = std::io::BufWriter::new(std::io::stdout().lock());
     if args.format == Format::Csv {
+        if let Some(header) = stream
+            .page_trace_header()
+            .filter(|header| changes_meaning(header))
+        {
+            out.write_all(header.to_comments().as_bytes())?;
+        }
         writeln!(out, "time_ns,page,count,kind,process,class,evidence")?;
     }
     let mut printed = 0;
@@ -122,6 +130,13 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         agewise_cli::note!("{note}");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether the lines would be read back with another meaning without the header: their order or
+/// the size of their pages.
+fn changes_meaning(header: &Header) -> bool {
+    let default = Header::default();
+    header.order != default.order || header.page_shift != default.page_shift
 }
 
 /// Opens the trace, near `from_ns` if it has an index.

@@ -11,6 +11,7 @@ use agewise_trace::{
 use anyhow::Context;
 
 use super::input::{InputArgs, ReadingBar};
+use agewise_cli::usage::ensure_apart;
 
 /// Write a trace in another format.
 ///
@@ -59,7 +60,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (bar, progress) = ReadingBar::show();
     let mut source = args.input.source(&args.trace)?;
     source.progress = progress;
-    ensure_different(&source.path, &args.out)?;
+    ensure_apart([&source.path], [&args.out])?;
     let next = match to {
         OutputFormat::OracleGeneral => next_accesses(&source, args)?,
         _ => Vec::new(),
@@ -133,18 +134,6 @@ fn chosen(to: Option<OutputFormat>, out: &Path) -> anyhow::Result<OutputFormat> 
         ),
         _ => Ok(to.or(named).unwrap_or(OutputFormat::Page)),
     }
-}
-
-/// Refuses to overwrite the input.
-pub fn ensure_different(input: &Path, output: &Path) -> anyhow::Result<()> {
-    let same = match (input.canonicalize(), output.canonicalize()) {
-        (Ok(input), Ok(output)) => input == output,
-        _ => false,
-    };
-    if same {
-        agewise_cli::refuse!("{}: input and output are the same file", output.display());
-    }
-    Ok(())
 }
 
 fn next_accesses(source: &TraceSource, args: &Args) -> anyhow::Result<Vec<u32>> {

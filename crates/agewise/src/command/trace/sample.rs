@@ -10,10 +10,9 @@ use agewise_trace::page_trace::Header;
 use agewise_trace::{DenseTrace, OutputFormat, PageSample, TraceSource, TraceWriter};
 use anyhow::Context;
 
-use super::convert::ensure_different;
 use super::input::{InputArgs, ReadingBar};
 use agewise_cli::units;
-use agewise_cli::usage::WrongArgument;
+use agewise_cli::usage::{WrongArgument, ensure_apart};
 
 /// Write all accesses of a share of the pages, chosen by hash.
 ///
@@ -54,7 +53,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let (bar, progress) = ReadingBar::show();
     let mut source = args.input.source(&args.trace)?;
     source.progress = progress;
-    ensure_different(&source.path, &args.out)?;
+    ensure_apart([&source.path], [&args.out])?;
     if !args.no_check {
         source
             .require_file()
@@ -79,8 +78,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             writer.push(&part, || None)?;
         }
     }
-    writer.finish()?;
     bar.finish();
+    if kept == 0 {
+        agewise_cli::refuse!(
+            "--rate {}: no page of {} was chosen, so nothing is written: raise it",
+            args.rate,
+            source.path.display()
+        );
+    }
+    writer.finish()?;
     if let Some(note) = stream.note() {
         agewise_cli::note!("{note}");
     }
@@ -92,9 +98,7 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         share * 100.0,
         args.rate
     )?;
-    if kept == 0 {
-        writeln!(out, "no page was chosen: raise --rate")?;
-    } else if !args.no_check {
+    if !args.no_check {
         check(&mut out, &source, args, &bar)?;
     }
     Ok(ExitCode::SUCCESS)

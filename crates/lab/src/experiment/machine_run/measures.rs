@@ -43,7 +43,7 @@ pub const MEASURES: &[(&str, &str)] = &[
     ("policy_cpu_ms", "CPU time of the policies"),
     ("background_cpu_ms", "CPU time of kswapd and the flusher"),
     ("lock_wait_ms", "time waited for the LRU lock"),
-    ("p50_ns", "median duration of an access"),
+    ("p50_ns", "median duration of an access, to within 0.8 %"),
     ("p99_ns", "99th percentile of it"),
     ("p999_ns", "99.9th percentile of it"),
     ("time_ms", "simulated time until the last process ended"),

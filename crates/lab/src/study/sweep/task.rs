@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
 use agewise_policy::proactive::Spec;
+use agewise_policy::units;
 use agewise_trace::ReadLimits;
 use agewise_trace::curve::{SamplingPlan, SizeSpec};
 use agewise_trace::yardstick::Yardstick;
@@ -330,13 +331,13 @@ fn curve(
     }
     let samples = number(values, "samples", SamplingPlan::SAMPLES_MAX as u64)?;
     let samples = samples.map_or(CurveRequest::SAMPLES, |samples| samples as usize);
-    let sampling = match get("rate").map(str::parse) {
+    let sampling = match get("rate").map(units::share) {
         None if values.contains_key("samples") => {
             return Err(StudyError::argument("samples need a rate"));
         }
         None => None,
         Some(Ok(rate)) => Some(SamplingPlan::new(rate, samples).map_err(StudyError::Argument)?),
-        Some(Err(_)) => return Err(StudyError::argument("rate is a share of the pages")),
+        Some(Err(error)) => return Err(StudyError::Argument(format!("rate: {error}"))),
     };
     let policy = match own {
         Some(own) => own,

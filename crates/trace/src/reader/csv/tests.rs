@@ -152,6 +152,26 @@ fn errors() {
         "{twice}"
     );
     assert_eq!(pages(&FORMAT, b"page,x,x\n1,2,3\n"), [1]);
+    let same = error(&FORMAT, b"page,time_us,time_ms\n1,3,2\n");
+    assert!(
+        same.contains("choose one, as in --column time_us=time_us"),
+        "{same}"
+    );
+    let file = |columns: &[(Column, &str)]| {
+        let columns = columns.iter().map(|(of, name)| (*of, (*name).to_owned()));
+        let layout = Layout::of_header(b"page,time_us,time_ms,block", &columns.collect::<Vec<_>>());
+        layout
+            .and_then(Layout::certain)
+            .map(|layout| layout.columns)
+    };
+    let chosen = [
+        (Column::Time(1_000_000), "time_ms"),
+        (Column::Page, "block"),
+    ];
+    assert_eq!(file(&chosen), Ok(vec![(2, chosen[0].0), (3, chosen[1].0)]));
+    assert!(file(&chosen[..1]).is_err());
+    let again = [chosen[0], chosen[1], (Column::Page, "page")];
+    assert!(file(&again).unwrap_err().contains("twice for the same"));
     assert!(error(&FORMAT, b"").contains("no requests"));
     assert_eq!(pages(&FORMAT, b"page\n\n3\n"), [3]);
 }
