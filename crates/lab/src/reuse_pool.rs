@@ -60,8 +60,13 @@ impl Reuse {
             name: format!("{}:{text}", SPEC.name),
             ..Reuse::default()
         };
+        let mut given = Vec::new();
         for part in text.split(',') {
             let (key, value) = part.split_once('=').unwrap_or((part, ""));
+            if given.contains(&key.trim()) {
+                return Err(format!("{key} is given twice"));
+            }
+            given.push(key.trim());
             let within = |low: f64, high: f64| match value.parse::<f64>() {
                 Ok(number) if (low..=high).contains(&number) => Ok(number),
                 Ok(_) => Err(format!("{key} is {value}: it goes from {low} to {high}")),
@@ -69,6 +74,9 @@ impl Reuse {
             };
             match key.trim() {
                 "look" => reuse.look = within(0.001, 4.0)?,
+                "batch" if within(1.0, 4096.0)?.fract() != 0.0 => {
+                    return Err(format!("batch is {value}, which is no whole number"));
+                }
                 "batch" => reuse.batch = Some(within(1.0, 4096.0)? as usize),
                 "decay" => reuse.model.decay = within(0.5, 0.999)?,
                 _ => return Err(format!("reuse knows look, batch, decay, not {key}")),

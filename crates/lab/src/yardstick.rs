@@ -175,6 +175,8 @@ mod tests {
             ),
             ("reuse:look=0", "look is 0: it goes from 0.001 to 4"),
             ("reuse:decay=x", "decay is x, which is no number"),
+            ("reuse:look=1,look=2", "look is given twice"),
+            ("reuse:batch=8.5", "batch is 8.5, which is no whole number"),
             ("reuse:speed=1", "reuse knows look, batch, decay, not speed"),
             ("reuse:", "reuse knows look, batch, decay, not "),
         ] {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Workloads: what the processes of the simulated machine do.
 
+mod effects;
 pub mod kernel_trace;
 pub mod library;
 pub mod random;

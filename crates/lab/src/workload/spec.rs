@@ -298,7 +298,7 @@ impl Workload {
         Ok(workload)
     }
 
-    fn invalid(&self, reason: String) -> WorkloadError {
+    pub(super) fn invalid(&self, reason: String) -> WorkloadError {
         WorkloadError::Invalid {
             name: self.name.clone(),
             reason,
@@ -332,6 +332,7 @@ impl Workload {
         if !(1..=1024).contains(&self.cpus) {
             return Err(self.invalid("cpus is not between 1 and 1024".to_owned()));
         }
+        self.check_names()?;
         if let Some(trace) = &self.trace {
             if !self.process.is_empty() {
                 return Err(self.invalid("has both a trace and processes".to_owned()));
@@ -363,6 +364,7 @@ impl Workload {
 
     fn check_process(&self, process: &ProcessSpec) -> Result<(), WorkloadError> {
         let of = &process.name;
+        self.check_effects(process)?;
         if let Some(cgroup) = &process.cgroup
             && !self.cgroup.iter().any(|known| known.name == *cgroup)
         {
@@ -465,4 +467,4 @@ impl Workload {
 
 #[cfg(test)]
 #[path = "spec_tests.rs"]
-mod tests;
+pub(crate) mod tests;

@@ -3,7 +3,7 @@ use proptest::prelude::*;
 
 use super::*;
 
-const SMALL: &str = r#"
+pub(crate) const SMALL: &str = r#"
     description = "a test"
     memory = "1MiB"
     [[process]]

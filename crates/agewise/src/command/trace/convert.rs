@@ -124,6 +124,13 @@ fn add_origin(writer: &mut TraceWriter, source: &TraceSource) -> anyhow::Result<
 
 /// The format to write: the one asked for, which the name of the file must not contradict.
 fn chosen(to: Option<OutputFormat>, out: &Path) -> anyhow::Result<OutputFormat> {
+    let ending = out.extension().and_then(|ending| ending.to_str());
+    if let Some(ending @ ("xz" | "bz2" | "lz4" | "zip")) = ending {
+        agewise_cli::refuse!(
+            "{}: .{ending} cannot be written: let the name end in .gz or .zst",
+            out.display()
+        );
+    }
     let named = OutputFormat::of_file(out);
     match (to, named) {
         (Some(to), Some(named)) if to != named => agewise_cli::refuse!(

@@ -205,7 +205,10 @@ fn axes(table: Table) -> Result<BTreeMap<String, Axis>, StudyError> {
             let near = nearest(&key, KEYS).map(|near| format!("; did you mean `{near}`?"));
             return Err(StudyError::Argument(format!(
                 "unknown key `{key}`{}",
-                near.unwrap_or_else(|| format!("; there are {}", KEYS.join(", ")))
+                near.unwrap_or_else(|| {
+                    let keys = KEYS.join(", ");
+                    format!("; there are {keys}, and in a [[grid]] draw and draw_seed")
+                })
             )));
         }
         match (key.as_str(), value) {
