@@ -8,7 +8,7 @@ use std::path::Path;
 use agewise_host::cgroup::{Cgroup, Hierarchy, TreeLimits, name};
 use agewise_host::process::Process;
 use agewise_host::root::ProcRoot;
-use agewise_trace::OutputFormat;
+use agewise_trace::{FORMATS, OutputFormat};
 use clap::{Arg, Command, CommandFactory};
 use clap_complete::env::{CompleteEnv, EnvCompleter, Shells};
 use clap_complete::{ArgValueCompleter, CompletionCandidate, PathCompleter, Shell};
@@ -101,6 +101,7 @@ fn completer(command: &str, parent: &str, arg: &Arg, is_bash: bool) -> Option<Ar
         ("to", _) if parent == "trace" => Some(of_names(|| {
             texts(OutputFormat::NAMES.iter().map(|(name, _)| *name))
         })),
+        ("trace_format", _) => Some(of_names(|| texts(FORMATS.iter().map(|format| format.name)))),
         (_, Some("TRACE")) => Some(ArgValueCompleter::new(PathCompleter::file())),
         (id, value) if parent == "lab" && is_plain => of_lab(command, id, value),
         _ => None,

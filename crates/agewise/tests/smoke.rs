@@ -74,12 +74,19 @@ fn shells_complete_values_by_asking() {
         let script = text(&script.get_output().stdout).to_owned();
         assert!(script.contains("AGEWISE_COMPLETE"), "{shell}: {script}");
     }
+    let formats = completions(&["trace", "info", "t", "--trace-format", "li"]);
+    assert!(formats.contains("lirs"), "{formats}");
     assert!(completions(&["re"]).lines().any(|word| word == "report"));
     let pid = std::process::id().to_string();
     assert!(completions(&["report", "--pid", &pid]).contains(&pid));
     if cfg!(feature = "lab") {
         let policies = completions(&["lab", "run", "kv", "--policy", "classic,mglru"]);
         assert!(policies.contains("classic,mglru:7.2"), "{policies}");
+        let agents = completions(&["lab", "run", "kv", "--proactive", ""]);
+        assert!(
+            agents.contains("budget") && !agents.contains("shrink"),
+            "{agents}"
+        );
         let workloads = completions(&["lab", "run", "thra"]);
         assert_eq!(workloads.trim(), "thrash");
     }

@@ -62,21 +62,29 @@ pub struct Named {
 /// # Errors
 /// Fails if there is none, and names the most similar one.
 pub fn parse_policy(text: &str) -> Result<Policy, StudyError> {
-    parse_policy_at(text, None, Policy::names())
+    parse_policy_at(text, None, Vec::new())
 }
 
-/// Finds a policy of the machine; `names` are those to suggest in place of an unknown one.
+/// Finds a policy of the machine; `yardsticks` may be given in place of one.
 fn parse_policy_at(
     text: &str,
     profile: Option<Source<'_>>,
-    names: Vec<String>,
+    yardsticks: Vec<String>,
 ) -> Result<Policy, StudyError> {
     Policy::parse_at(text, profile).map_err(|error| {
-        let near = match error {
-            PolicyError::Unknown(_) => nearest(text, names.iter().map(String::as_str)),
-            PolicyError::NotMultiGen(_) | PolicyError::Profile(_) => None,
+        let PolicyError::Unknown(_) = error else {
+            return StudyError::Argument(error.to_string());
         };
-        StudyError::Argument(format!("{error}{}", question(near)))
+        let names = Policy::names().into_iter().chain(yardsticks.clone());
+        let names: Vec<String> = names.collect();
+        let near = nearest(text, names.iter().map(String::as_str));
+        let or = match near {
+            None if !yardsticks.is_empty() => {
+                format!("; or a yardstick: {}", yardsticks.join(", "))
+            }
+            near => question(near),
+        };
+        StudyError::Argument(format!("{error}{or}"))
     })
 }
 
@@ -102,8 +110,7 @@ pub(super) fn parse_contender_at(
         return Ok(Contender::Yardstick(yardstick));
     }
     let yardsticks = yardstick::beside_kernels().map(|spec| spec.name.to_owned());
-    let names = Policy::names().into_iter().chain(yardsticks);
-    parse_policy_at(text, profile, names.collect()).map(Contender::Kernel)
+    parse_policy_at(text, profile, yardsticks.collect()).map(Contender::Kernel)
 }
 
 /// Finds a swap device by name; `none` means no swap.
@@ -395,6 +402,8 @@ mod tests {
         assert!(error.contains("look is 0"), "{error}");
         let error = parse_contender("arcc").unwrap_err().to_string();
         assert!(error.contains("did you mean `arc`"), "{error}");
+        let error = parse_contender("nope").unwrap_err().to_string();
+        assert!(error.contains("; or a yardstick: opt, "), "{error}");
         // Where only a policy of the machine can be, no yardstick is suggested.
         let error = parse_policy("arc").unwrap_err().to_string();
         assert!(!error.contains("did you mean"), "{error}");

@@ -12,6 +12,7 @@ use agewise_lab::study::curve::{CurveOutcome, CurveRequest, require_different};
 use agewise_lab::study::description::Description;
 use agewise_lab::study::parquet;
 use agewise_lab::study::result::Form;
+use agewise_lab::study::setup::expand;
 use agewise_lab::study::table::Table;
 use agewise_lab::{plot, yardstick};
 use agewise_trace::Reading;
@@ -42,7 +43,7 @@ use agewise_cli::usage::{WrongArgument, ensure_apart};
 /// Pictures: text on a terminal, --svg, --png, and --html, a page that loads nothing and zooms.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Trace files, or names in the manifest.
+    /// Trace files, or names in the manifest; file names may be patterns.
     #[arg(required = true, value_name = "TRACE")]
     pub traces: Vec<String>,
 
@@ -154,17 +155,18 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .build()
         .context("cannot start the threads")?;
     let outputs = [&args.svg, &args.html, &args.png, &args.parquet];
-    ensure_apart(&args.traces, outputs.into_iter().flatten())?;
+    let names = expand(&args.traces)?;
+    ensure_apart(&names, outputs.into_iter().flatten())?;
     // That one cannot be written is known before hours of counting.
     let svg = output_file(args.svg.as_deref())?;
     let html = output_file(args.html.as_deref())?;
     let png = output_file(args.png.as_deref())?;
     let parquet = output_file(args.parquet.as_deref())?;
     let progress = Arc::new(Progress::new("runs"));
-    let traces = args.traces.len() as u64;
+    let traces = names.len() as u64;
     let mut by_trace: Vec<Vec<Curve>> = Vec::new();
     let (mut cells, mut table) = (Vec::new(), Table::default());
-    for trace in &args.traces {
+    for trace in &names {
         let (bar, progress_of_reading) = ReadingBar::show();
         let request = CurveRequest {
             trace: trace.clone(),

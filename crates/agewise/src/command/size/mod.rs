@@ -129,6 +129,12 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 args.trace_memory.unwrap_or_else(trace_memory_default);
             let model = cost_model(&args.cost_model)?;
             let reuse = read(source)?;
+            if reuse.seconds <= 0.0 {
+                agewise_cli::note!(
+                    "the trace has no times: --target-wait is in us an access, here {}",
+                    args.target_wait
+                );
+            }
             let need = sizing::need(&reuse, model, args.target_wait, usize::from(args.points));
             Found {
                 cost: Cost::of(model),
