@@ -3,10 +3,12 @@
 
 mod program;
 
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
 
 use assert_cmd::cargo::cargo_bin;
 use program::json_lines;
@@ -202,14 +204,51 @@ fn with_the_capabilities_of_the_unit_it_sees_what_root_sees() {
     let (limited, root) = (records(&limited), records(&root));
     assert_eq!(chosen_source(&limited), chosen_source(&root), "{limited:?}");
     for name in ["pagewalk", "page_faults", "page_cache", "pageout", "cold"] {
-        let states = [&limited, &root].map(|records| {
-            let record = records
-                .iter()
-                .find(|record| record["name"] == name)
-                .unwrap();
-            record["state"].clone()
+        let [limited, root] = [&limited, &root].map(|records| {
+            let mut records = records.iter();
+            records.find(|record| record["name"] == name).unwrap()
         });
-        assert_eq!(states[0], states[1], "{name}");
+        assert_eq!(limited["state"], root["state"], "{limited} {root}");
+    }
+}
+
+/// What others read while it is tried must not leave it without room.
+#[test]
+fn the_page_cache_is_seen_while_files_are_read() {
+    const NAME: &str = "the_page_cache_is_seen_while_files_are_read";
+    const READING_MAX: Duration = Duration::from_secs(60);
+    let state = || {
+        let output = Command::new(cargo_bin("agewise"))
+            .args(["doctor", "--format", "json"])
+            .output();
+        let records = records(&output.unwrap());
+        let is_it = |of: &&Value| of["group"] == "source" && of["name"] == "page_cache";
+        let found = records.iter().find(is_it).unwrap().clone();
+        (found["state"] == "available", found)
+    };
+    if !state().0 {
+        return println!("SKIPPED {NAME}: the page cache is not seen here");
+    }
+    // Pages of a hole are cached, too. Not on tmpfs, whose reads are others.
+    let file = tempfile::tempfile_in("/var/tmp").unwrap();
+    file.set_len(256 << 20).unwrap();
+    let (is_over, began) = (AtomicBool::new(false), Instant::now());
+    let states = std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let mut buffer = vec![0; 1 << 20];
+            for at in (0..256u64).cycle() {
+                if is_over.load(Ordering::Relaxed) || began.elapsed() > READING_MAX {
+                    return;
+                }
+                file.read_exact_at(&mut buffer, at << 20).unwrap();
+            }
+        });
+        let states: Vec<_> = (0..8).map(|_| state()).collect();
+        is_over.store(true, Ordering::Relaxed);
+        states
+    });
+    for (is_seen, found) in states {
+        assert!(is_seen, "{found}");
     }
 }
 

@@ -166,7 +166,7 @@ impl FileIoSource {
 
     fn open_for(cgroup: u64, ring_bytes: u32) -> Result<Self, AccessError> {
         // Loading it finds out how this kernel counts `last_index`, or says what is missing.
-        let exclusive = Accessed::with_tables(64)?.is_exclusive();
+        let exclusive = Accessed::open()?.is_exclusive();
         bpf::load(
             "reads and writes of files",
             "the BPF programs on reads and writes of files",

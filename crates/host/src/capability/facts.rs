@@ -102,7 +102,7 @@ impl Calls for LiveCalls {
 
     fn load_page_cache(&self) -> Result<Vec<&'static Hook>, AccessError> {
         CacheWalk::open()?;
-        Ok(Accessed::with_tables(64)?.attached().to_vec())
+        Ok(Accessed::open()?.attached().to_vec())
     }
 }
 
