@@ -335,8 +335,8 @@ impl Process {
     }
 
     /// Its proportional set size in bytes: resident memory, with each page that `n` processes map
-    /// counted as `1/n` of a page. The kernel walks the page tables for it (since 4.14), 5 to 20 ms
-    /// for a GiB.
+    /// counted as `1/n` of a page: `Pss` of `/proc/PID/smaps_rollup` (since 4.14), for which the
+    /// kernel walks the page tables.
     ///
     /// # Errors
     /// The process is gone, the file may not be read, or the kernel does not have it.
