@@ -164,6 +164,10 @@ fn a_real_child_lives_and_dies() {
     let process = Process::open(child.id()).unwrap();
     assert!(process.is_alive());
     assert!(!process.is_self() && !process.is_init());
+    // Until it sleeps it is still being loaded, and grows between two reads.
+    while process.stat().unwrap().state != 'S' {
+        std::thread::yield_now();
+    }
     let (rss_bytes, pss_bytes) = (process.rss_bytes().unwrap(), process.pss_bytes().unwrap());
     assert!(
         0 < pss_bytes && pss_bytes <= rss_bytes,
