@@ -117,8 +117,16 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_is_taken() {
     skip_if!("a_bad_configuration_changes_nothing", blind());
     let _one = one();
     let exerciser = half_cold("8M");
-    let daemon =
-        Daemon::start("[observe]\ncgroups = []\ntick = '200ms'\ncpu_percent = 50\npids = [1]\n");
+    let daemon = Daemon::start(
+        "metrics.listen = '127.0.0.1:9'\n\
+         [observe]\ncgroups = []\ntick = '200ms'\ncpu_percent = 50\npids = [1]\n",
+    );
+    let doubt = |what: &str| {
+        daemon.wait_for("doubt", |line| {
+            line["message"].as_str().unwrap().starts_with(what)
+        });
+    };
+    doubt("metrics.listen has no effect");
     write_config(daemon.directory.path(), "[observe]\ntic = '1s'\n");
     daemon.signal(Signal::HUP);
     let line = daemon.wait_for("reload_failed", |_| true);
@@ -150,13 +158,14 @@ fn a_bad_configuration_changes_nothing_and_a_good_one_is_taken() {
     // What is taken only later is named.
     write_config(
         daemon.directory.path(),
-        &format!("{rule}\n[files]\nenabled = true\n"),
+        &format!("{rule}\n[files]\nenabled = true\n[metrics]\nallow_remote = true\n"),
     );
     daemon.signal(Signal::HUP);
     daemon.wait_for("reload", |line| {
         let message = line["message"].as_str().unwrap();
         message.contains("[files] takes effect at the next start")
     });
+    doubt("metrics.allow_remote has no effect");
     // A process that the daemon follows may end at any time.
     let pid = exerciser.pid().to_string();
     exerciser.finish().unwrap();

@@ -102,6 +102,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
     daemon
         .journal
         .write("privileges", &Privileges { kept: &kept });
+    report_doubts(&mut daemon);
     if let Some(files) = &files {
         daemon.say("files", files.describe());
     }
@@ -275,6 +276,13 @@ fn wait(stop: &Stop, daemon: &mut Daemon, shown: &mut Shown, next_ms: u64) {
     }
 }
 
+/// Who never runs `config check` finds them in the journal.
+fn report_doubts(daemon: &mut Daemon) {
+    for doubt in daemon.config.doubts() {
+        daemon.say("doubt", doubt);
+    }
+}
+
 fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
     notify(&[
         sd_notify::NotifyState::Reloading,
@@ -294,7 +302,10 @@ fn reload(daemon: &mut Daemon, outlet: &mut Outlet, options: &Options) {
         Ok(message.to_owned())
     });
     match reloaded {
-        Ok(message) => daemon.say("reload", message),
+        Ok(message) => {
+            daemon.say("reload", message);
+            report_doubts(daemon);
+        }
         Err(error) => {
             let error = agewise_cli::output::chain(&error);
             let message = format!("the configuration of before stays: {error}");
