@@ -84,15 +84,29 @@ pub(super) static DOCUMENT: Document = Document {
     causes: &[],
 };
 
+/// The monitor with other values of some parameters.
+fn plrus_with(changes: &[(&str, &str)]) -> String {
+    let is_kept = |part: &&str| {
+        let key = part.split('=').next();
+        changes.iter().all(|(changed, _)| key != Some(changed))
+    };
+    let kept = PLRUS.split(':').filter(is_kept).map(str::to_owned);
+    let changed = changes.iter().map(|(key, value)| format!("{key}={value}"));
+    kept.chain(changed).collect::<Vec<_>>().join(":")
+}
+
 /// Policy and monitor of a variant.
 fn setup(variant: &str) -> (&'static str, String) {
-    let with = |key: &str, value: &str| format!("{PLRUS}:{key}={value}");
+    let with = |key: &str, value: &str| plrus_with(&[(key, value)]);
     let classic = "classic:6.12";
     match variant {
         // No aggregation has more accesses than samples.
         "cold-only" => (classic, with("hot_thres_access_freq", "2000")),
         "hot-only" => (classic, with("cold_min_age", "18446744073709551615")),
-        "kernel-weights" => (classic, with("hot_weights", "1,0:cold_weights=1,0")),
+        "kernel-weights" => (
+            classic,
+            plrus_with(&[("hot_weights", "1,0"), ("cold_weights", "1,0")]),
+        ),
         "no-quota" => (classic, with("quota_ms", "0")),
         "small-quota" => (classic, with("quota_ms", "4")),
         "defaults" => (

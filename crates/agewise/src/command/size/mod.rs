@@ -13,7 +13,7 @@ use agewise_policy::whatif::{Decider, Prices};
 use agewise_trace::curve::{IntervalDistances, StackDistances};
 use agewise_trace::page_trace::Order;
 use agewise_trace::sizing::{self, CostModel, Need, Reuse, SizePoint};
-use agewise_trace::{DenseTrace, Intervals, TraceSource};
+use agewise_trace::{DenseTrace, Intervals, PageClass, TraceSource};
 use anyhow::Context;
 
 use crate::command::trace::input::{ReadingBar, known_format, trace_memory_default};
@@ -78,7 +78,7 @@ pub struct Args {
     pub target_wait: f64,
 
     /// Cost of bringing a page back: auto measures it while a live program is watched, and uses
-    /// this machine's first swap device for a trace.
+    /// this machine's first swap device for a trace, for its pages of files as well.
     #[arg(long, value_name = "DEVICE", default_value = "auto",
           value_parser = ["auto", "pmem", "zram", "nvme", "ssd", "hdd"])]
     pub cost_model: String,
@@ -128,7 +128,15 @@ pub fn run(args: &Args) -> anyhow::Result<ExitCode> {
             source.options.limits.memory_max_bytes =
                 args.trace_memory.unwrap_or_else(trace_memory_default);
             let model = cost_model(&args.cost_model)?;
-            let reuse = read(source)?;
+            let (reuse, file_share) = read(source)?;
+            if file_share >= 0.05 && args.cost_model == "auto" {
+                agewise_cli::note!(
+                    "{:.0} % of the accesses are to pages of files, which do not come back from \
+                     swap; all are priced like those at {}: --cost-model names another device",
+                    file_share * 100.0,
+                    model.name
+                );
+            }
             if reuse.seconds <= 0.0 {
                 agewise_cli::note!(
                     "the trace has no times: --target-wait is in us an access, here {}",
@@ -242,8 +250,9 @@ fn live(args: &Args, stop: &Stop) -> anyhow::Result<Found> {
     })
 }
 
-/// Reads the reuse distances of a trace, and its times and order as far as they are recorded.
-fn read(mut source: TraceSource) -> anyhow::Result<Reuse> {
+/// Reads the reuse distances of a trace, and its times and order as far as they are recorded; and
+/// the share of its accesses that are to pages of files.
+fn read(mut source: TraceSource) -> anyhow::Result<(Reuse, f64)> {
     let (bar, progress) = ReadingBar::show();
     source.progress = progress;
     let mut stream = source.open()?;
@@ -252,10 +261,12 @@ fn read(mut source: TraceSource) -> anyhow::Result<Reuse> {
         .is_some_and(|header| header.order == Order::Interval);
     let mut intervals = Intervals::default();
     let (mut first_ns, mut last_ns) = (u64::MAX, 0);
+    let mut of_files = 0u64;
     let trace = DenseTrace::from_stream_with(&source.path, &mut stream, |access| {
         if by_interval {
             intervals.add(access);
         }
+        of_files += u64::from(access.class == PageClass::File);
         // Those of several processors may go backwards.
         first_ns = first_ns.min(access.time_ns);
         last_ns = last_ns.max(access.time_ns);
@@ -269,12 +280,16 @@ fn read(mut source: TraceSource) -> anyhow::Result<Reuse> {
         agewise_cli::note!("{note}");
     }
     let seconds = last_ns.saturating_sub(first_ns) as f64 / 1e9;
-    Ok(Reuse {
+    let reuse = Reuse {
         page_bytes: 1 << stream.page_shift(),
         seconds,
         distances,
         bounds,
-    })
+    };
+    Ok((
+        reuse,
+        of_files as f64 / trace.accesses().len().max(1) as f64,
+    ))
 }
 
 /// Distances in the order of the trace, and their bounds. A page counts once per interval: a second
@@ -321,7 +336,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.pages");
         recording(&path);
-        let reuse = read(TraceSource::new(&path)).unwrap();
+        let (reuse, _) = read(TraceSource::new(&path)).unwrap();
         let need = sizing::need(&reuse, cost_model("ssd").unwrap(), 0.01, 27);
         for point in &need.points {
             assert!(point.faults_low <= point.faults, "{point:?}");
@@ -363,7 +378,7 @@ mod tests {
             writer.push(&request, || None).unwrap();
         }
         writer.finish().unwrap();
-        let reuse = read(TraceSource::new(&path)).unwrap();
+        let (reuse, _) = read(TraceSource::new(&path)).unwrap();
         let (least, most) = reuse.bounds.unwrap();
         assert_eq!(most.counts(), [0, 0, 0, 1]);
         assert_eq!(least.counts(), [1, 0, 0, 0]);
@@ -377,7 +392,7 @@ mod tests {
             format!("k {at}.0: damon_aggregated: target_id=0 nr_regions=1 0-12288: 5 0\n")
         };
         std::fs::write(&path, (1..4).map(line).collect::<String>()).unwrap();
-        let (least, most) = read(TraceSource::new(&path)).unwrap().bounds.unwrap();
+        let (least, most) = read(TraceSource::new(&path)).unwrap().0.bounds.unwrap();
         assert!(least.misses(&[2]) < most.misses(&[2]));
     }
 
@@ -385,8 +400,9 @@ mod tests {
     fn the_time_is_from_the_earliest_access_to_the_latest() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("t.csv");
-        std::fs::write(&path, "time_s,page\n5,1\n9,2\n3,1\n4,2\n").unwrap();
-        let reuse = read(TraceSource::new(&path)).unwrap();
+        std::fs::write(&path, "time_s,page,class\n5,1,\n9,2,file\n3,1,\n4,2,anon\n").unwrap();
+        let (reuse, file_share) = read(TraceSource::new(&path)).unwrap();
+        assert_eq!(file_share, 0.25);
         assert!((reuse.seconds - 6.0).abs() < 1e-9, "{}", reuse.seconds);
     }
 

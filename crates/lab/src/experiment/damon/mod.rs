@@ -30,6 +30,8 @@ pub enum DamonError {
     /// A part that is not `key=value`.
     #[error("--damon {of}: `{part}` is not of the form key=value")]
     Form { of: &'static str, part: String },
+    #[error("--damon {of}: {key} is given twice")]
+    Twice { of: &'static str, key: String },
     #[error("--damon {of} of Linux {kernel}: {refusal}{}", question(*.nearest))]
     Params {
         of: &'static str,
@@ -76,11 +78,19 @@ fn lines<M: Module + Default>(does: &'static str) -> UseLines {
 
 fn read<M: Module + Default>(profile: Profile, rest: &str) -> Result<M, DamonError> {
     let mut params = M::default();
+    let mut given = Vec::new();
     for part in rest.split(':').filter(|part| !part.is_empty()) {
         let (key, value) = part.split_once('=').ok_or_else(|| DamonError::Form {
             of: M::NAME,
             part: part.to_owned(),
         })?;
+        if given.contains(&key) {
+            return Err(DamonError::Twice {
+                of: M::NAME,
+                key: key.to_owned(),
+            });
+        }
+        given.push(key);
         params
             .set(profile, key, value)
             .map_err(|source| refused::<M>(profile, source))?;
@@ -279,6 +289,7 @@ mod tests {
                 "scheme:min_age=2:max_age=1",
                 "min_age=2 max_age=1 is refused with EINVAL: min_age may be at most 1 us, max_age",
             ),
+            ("reclaim:quota_sz=0:quota_sz=1", "quota_sz is given twice"),
             ("scheme:anon=no", "it takes any, only or skip"),
             (
                 "scheme:space=virtual:action=lru_prio",
