@@ -285,9 +285,9 @@ def whatif(traces: Union[Path, Sequence[Path]], *, sample: float = 1.0) -> Rows:
 
     `sample`: percent of the pages that are simulated. Raises OSError for unreadable files.
     """
-    if isinstance(sample, str) or not 0 < sample <= 100:
+    if isinstance(sample, str) or sample is None or not 0 < sample <= 100:
         raise ValueError(f"{sample!r} is not a share of the pages: above 0, to 100 percent")
-    all = [traces] if isinstance(traces, (str, os.PathLike)) else traces
+    all = as_list(traces)
     if not all:
         raise ValueError("no trace given")
     return _rows(_native.whatif([file(trace) for trace in all], float(sample)))

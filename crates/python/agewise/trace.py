@@ -78,7 +78,7 @@ def write(
     everything else number by number. `format`: ``"page"``, ``"csv"``, ``"parquet"`` or ``"lirs"``
     (one page per line); by default the one that the name of the file ends in, or else ``"page"``.
     `page_shift`: a page is 2 to the power of that many bytes; by default that of a table made of
-    batches of `open`, and otherwise 12 (4 KiB). ``"lirs"`` does not keep it.
+    batches of `open`, and otherwise 12 (4 KiB). ``"lirs"`` keeps neither that nor times.
     A name that ends in .gz or .zst is compressed, which Parquet cannot be. An existing file is
     overwritten.
 
@@ -151,7 +151,11 @@ def _whole(number: Any) -> Any:
 
 
 def _numbers(of: Iterable[Any]) -> Iterator[Any]:
-    # Converts columns of numpy, pandas, polars and pyarrow to Python numbers.
+    # Converts columns of numpy, pandas, polars and pyarrow to Python numbers. numpy makes bare
+    # numbers of times in nanoseconds, but also of those in years.
+    dtype = getattr(of, "dtype", None)
+    if getattr(dtype, "kind", "") in ("m", "M") and not str(dtype).endswith("[ns]"):
+        raise ValueError(f"times are whole numbers of nanoseconds, not {dtype}: convert them first")
     for name in ("tolist", "to_list", "to_pylist"):
         convert = getattr(of, name, None)
         if convert is not None:

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //! Contents of a trace: requests as stored, and the single-page accesses they represent.
 
+/// The largest run of pages in one request; anything larger is a damaged record.
+pub const PAGES_PER_REQUEST_MAX: u64 = 1 << 24;
+
 /// Whether an access read or wrote, if recorded in the trace.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default, PartialOrd, Ord)]
 pub enum AccessKind {
@@ -101,7 +104,8 @@ impl Evidence {
 pub struct Request {
     /// The first page (or block, or key) of the run.
     pub first_page: u64,
-    /// Pages in the run; 0 means no access at all. `first_page + page_count` fits in 64 bits.
+    /// Pages in the run, at most [`PAGES_PER_REQUEST_MAX`]; 0 means no access at all. `first_page +
+    /// page_count` fits in 64 bits, except for a single page.
     pub page_count: u64,
     /// Nanoseconds since the origin of the trace; 0 if the format has no time.
     pub time_ns: u64,
@@ -124,6 +128,24 @@ impl Request {
             page_count: 1,
             ..Self::default()
         }
+    }
+
+    /// Checks that readers accept it: at most [`PAGES_PER_REQUEST_MAX`] pages, whose numbers fit in
+    /// 64 bits. A single page may be the last one of the address space.
+    pub(crate) fn check(&self) -> Result<(), String> {
+        let count = self.page_count;
+        if count > PAGES_PER_REQUEST_MAX {
+            return Err(format!(
+                "a request of {count} pages; at most {PAGES_PER_REQUEST_MAX}"
+            ));
+        }
+        if count > 1 && self.first_page.checked_add(count).is_none() {
+            return Err(format!(
+                "{count} pages from {} do not fit in 64 bits",
+                self.first_page
+            ));
+        }
+        Ok(())
     }
 }
 

@@ -170,6 +170,14 @@ pub enum TraceError {
 }
 
 impl TraceError {
+    /// Creates a [`TraceError::Limit`].
+    pub(crate) fn limit(path: &Path, what: impl Into<String>) -> Self {
+        Self::Limit {
+            path: path.to_path_buf(),
+            what: what.into(),
+        }
+    }
+
     /// Creates a [`TraceError::Table`].
     #[must_use]
     pub fn table(path: &Path, what: impl Into<String>) -> Self {

@@ -3,14 +3,12 @@
 
 use std::path::Path;
 
+pub use super::access::PAGES_PER_REQUEST_MAX;
 use super::access::Request;
 use super::error::TraceError;
 use super::input::{EXPANSION_MAX, Input};
-use super::page_trace;
+use super::page_trace::{self, PAGE_SHIFT_MAX};
 use super::reader::column::Column;
-
-/// The largest run of pages in one request; anything larger is a damaged record.
-pub const PAGES_PER_REQUEST_MAX: u64 = 1 << 24;
 
 /// The page shift of traces that do not record theirs: pages of 4 KiB.
 pub const PAGE_SHIFT_DEFAULT: u32 = 12;
@@ -47,23 +45,32 @@ impl Default for ReadLimits {
 }
 
 impl ReadOptions {
-    /// The page shift of a trace without a header.
-    #[must_use]
-    pub fn page_shift_or_default(&self) -> u32 {
-        self.page_shift.unwrap_or(PAGE_SHIFT_DEFAULT)
+    /// The page shift of a trace without a header. `path` is for messages.
+    ///
+    /// # Errors
+    /// [`TraceError::Limit`] for more than 63.
+    pub fn page_shift_or_default(&self, path: &Path) -> Result<u32, TraceError> {
+        let shift = self.page_shift.unwrap_or(PAGE_SHIFT_DEFAULT);
+        match shift <= PAGE_SHIFT_MAX.into() {
+            true => Ok(shift),
+            false => {
+                let what = format!("a page shift of {shift}; at most {PAGE_SHIFT_MAX}");
+                Err(TraceError::limit(path, what))
+            }
+        }
     }
 
     /// The page shift of a trace with this header.
     ///
     /// # Errors
-    /// [`TraceError::PageShift`] if another one was given.
+    /// [`TraceError::PageShift`] if another one was given; [`TraceError::Limit`] for more than 63.
     pub(crate) fn page_shift_of(
         &self,
         path: &Path,
         header: Option<&page_trace::Header>,
     ) -> Result<u32, TraceError> {
         let Some(recorded) = header.map(|header| u32::from(header.page_shift)) else {
-            return Ok(self.page_shift_or_default());
+            return self.page_shift_or_default(path);
         };
         match self.page_shift {
             Some(given) if given != recorded => Err(TraceError::PageShift {
@@ -81,7 +88,8 @@ pub trait RequestReader: Send {
     /// The next request, or `None` at the end of the trace.
     ///
     /// # Errors
-    /// With the file and the place in it. After an error the reader is at its end.
+    /// With the file and the place in it. What a reader returns after an error is not defined:
+    /// [`crate::AccessStream`] does not ask it again.
     fn next_request(&mut self) -> Result<Option<Request>, TraceError>;
 
     /// Appends the next requests to `requests`, at most `count`; none at the end of the trace.

@@ -5,6 +5,7 @@
 //! The format is free text, as people write it; the name of a supported format is taken literally.
 //! If the text is not conclusive, the file names and then the content of the file decide.
 
+use std::fs::File;
 use std::path::{Path, PathBuf};
 
 use super::error::TraceError;
@@ -36,11 +37,16 @@ impl Manifest {
     /// component alone, then next to the manifest.
     ///
     /// # Errors
-    /// [`TraceError::Table`] if the manifest cannot be read or lacks a column. A missing trace file
+    /// [`TraceError::Open`] if the manifest cannot be opened, [`TraceError::Table`] if it cannot be
+    /// read or lacks a column. A missing trace file
     /// is reported when it is opened.
     pub fn read(path: &Path, directory: &Path) -> Result<Self, TraceError> {
         let bad = |error: csv::Error| TraceError::table(path, error.to_string());
-        let mut reader = csv::Reader::from_path(path).map_err(bad)?;
+        let file = File::open(path).map_err(|source| TraceError::Open {
+            path: path.to_path_buf(),
+            source,
+        })?;
+        let mut reader = csv::Reader::from_reader(file);
         let headers = reader.headers().map_err(bad)?.clone();
         let column = |name: &str| headers.iter().position(|header| header.trim() == name);
         let needed = |name: &str| {

@@ -110,6 +110,8 @@ pub struct AccessStream {
     block_at: usize,
     /// An error found while reading ahead, returned once the requests before it are.
     failed: Option<TraceError>,
+    /// Whether an error was returned: it is the end.
+    has_failed: bool,
     /// The rest of the request that did not fit in the last batch.
     rest: Request,
     collapse_repeats: bool,
@@ -118,7 +120,9 @@ pub struct AccessStream {
 }
 
 impl AccessStream {
-    /// Splits the requests of a reader into accesses. `path` is for messages.
+    /// Splits the requests of a reader into accesses. `path` is for messages. Its
+    /// [`page_shift`](Self::page_shift) is that of a header, or else [`PAGE_SHIFT_DEFAULT`], also
+    /// if the reader was opened with another one.
     #[must_use]
     pub fn new(path: &Path, format: &'static Format, reader: Box<dyn RequestReader>) -> Self {
         let header = reader.page_trace_header();
@@ -132,6 +136,7 @@ impl AccessStream {
             block: Vec::new(),
             block_at: 0,
             failed: None,
+            has_failed: false,
             rest: Request::default(),
             collapse_repeats: false,
             last_page: None,
@@ -151,7 +156,8 @@ impl AccessStream {
         self.compression
     }
 
-    /// A page is `1 << page_shift` bytes, at most 63: as its header says, or else as it is read.
+    /// A page is `1 << page_shift` bytes, at most 63: as its header says, or else as the
+    /// [`TraceSource`] asked for.
     #[must_use]
     pub fn page_shift(&self) -> u32 {
         self.page_shift
@@ -195,7 +201,8 @@ impl AccessStream {
     /// ended inside a request, the rest of that comes first.
     ///
     /// # Errors
-    /// Those of the reader, and [`TraceError::Empty`] at the end of a trace without requests.
+    /// Those of the reader, and [`TraceError::Empty`] at the end of a trace without requests. After
+    /// an error the stream is at its end.
     pub fn next_request(&mut self) -> Result<Option<Request>, TraceError> {
         let is_there = self.rest.page_count > 0 || self.take_request()?;
         let request = std::mem::take(&mut self.rest);
@@ -220,11 +227,14 @@ impl AccessStream {
             }
         }
         match self.requests {
-            0 => Err(TraceError::Empty {
-                path: self.path.clone(),
-                format: self.format.name,
-                note: self.reader.note().map(str::to_owned),
-            }),
+            0 if !self.has_failed => {
+                self.has_failed = true;
+                Err(TraceError::Empty {
+                    path: self.path.clone(),
+                    format: self.format.name,
+                    note: self.reader.note().map(str::to_owned),
+                })
+            }
             _ => Ok(false),
         }
     }
@@ -249,14 +259,17 @@ impl AccessStream {
     fn next_block(&mut self) -> Result<(), TraceError> {
         self.block.clear();
         self.block_at = 0;
-        if let Some(error) = self.failed.take() {
-            return Err(error);
+        if self.failed.is_none() && !self.has_failed {
+            let read = self.reader.next_requests(BLOCK_REQUESTS, &mut self.block);
+            self.failed = read.err();
         }
-        let read = self.reader.next_requests(BLOCK_REQUESTS, &mut self.block);
-        match self.block.is_empty() {
-            true => read,
-            false => {
-                self.failed = read.err();
+        match self.failed.take() {
+            Some(error) if self.block.is_empty() => {
+                self.has_failed = true;
+                Err(error)
+            }
+            failed => {
+                self.failed = failed;
                 Ok(())
             }
         }
@@ -433,13 +446,15 @@ mod tests {
         assert_eq!(batch.len(), 2);
         let error = stream.next_batch(&mut batch).unwrap_err().to_string();
         assert!(error.contains("line 3"), "{error}");
+        assert!(!stream.next_batch(&mut batch).unwrap());
+        assert!(stream.next_request().unwrap().is_none());
     }
 
     #[test]
     fn a_trace_without_requests_is_an_error() {
-        let error = stream(&lirs::FORMAT, "*\n\n")
-            .next_batch(&mut Vec::new())
-            .unwrap_err();
+        let mut stream = stream(&lirs::FORMAT, "*\n\n");
+        let error = stream.next_batch(&mut Vec::new()).unwrap_err();
         assert!(matches!(error, TraceError::Empty { .. }));
+        assert!(!stream.next_batch(&mut Vec::new()).unwrap());
     }
 }

@@ -104,7 +104,8 @@ impl TraceWriter {
     ///
     /// # Errors
     /// [`TraceError::Open`] or [`TraceError::Write`]; [`TraceError::Limit`] for Parquet that would
-    /// be compressed as a whole, or that this build cannot write.
+    /// be compressed as a whole, or that this build cannot write, for metadata of more than 64 KiB,
+    /// and for a page shift of more than 63.
     pub fn create(path: &Path, format: OutputFormat, header: &Header) -> Result<Self, TraceError> {
         let as_error = |source| TraceError::Open {
             path: path.to_path_buf(),
@@ -113,6 +114,9 @@ impl TraceWriter {
         if format == OutputFormat::Parquet {
             check_parquet(path)?;
         }
+        header
+            .check()
+            .map_err(|what| TraceError::limit(path, what))?;
         let sink = Sink::create(path).map_err(as_error)?;
         let output = match format {
             #[cfg(feature = "parquet")]
@@ -159,15 +163,23 @@ impl TraceWriter {
     }
 
     /// Adds a request. If the format needs it, `next_access` is called for each page of the request
-    /// and returns the index of the next access of that page.
+    /// and returns the index of the next access of that page. A request without pages is no access
+    /// and is not written.
     ///
     /// # Errors
-    /// [`TraceError::Write`].
+    /// [`TraceError::Write`]; [`TraceError::Limit`] for a request that no reader accepts
+    /// ([`Request::page_count`]).
     pub fn push(
         &mut self,
         request: &Request,
         mut next_access: impl FnMut() -> Option<u64>,
     ) -> Result<(), TraceError> {
+        if request.page_count == 0 {
+            return Ok(());
+        }
+        request
+            .check()
+            .map_err(|what| TraceError::limit(&self.path, what))?;
         let format = match &mut self.output {
             Output::Page(writer) => {
                 self.records += 1;
@@ -276,6 +288,48 @@ fn oracle_general_record(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_no_reader_accepts_is_not_written() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("t");
+        let formats = OutputFormat::NAMES.iter().map(|(_, format)| *format);
+        let formats =
+            formats.filter(|of| *of != OutputFormat::Parquet || cfg!(feature = "parquet"));
+        for format in formats {
+            let create = |header: &Header| TraceWriter::create(&path, format, header);
+            let far = Header {
+                page_shift: 64,
+                ..Header::default()
+            };
+            let long = Header {
+                metadata: "a".repeat((1 << 16) + 1),
+                ..Header::default()
+            };
+            for header in [far, long] {
+                assert!(matches!(create(&header), Err(TraceError::Limit { .. })));
+            }
+            let mut writer = create(&Header::default()).unwrap();
+            for (first_page, page_count) in [(0, (1 << 24) + 1), (u64::MAX, 2)] {
+                let request = Request {
+                    first_page,
+                    page_count,
+                    ..Request::default()
+                };
+                let refused = writer.push(&request, || None);
+                assert!(matches!(refused, Err(TraceError::Limit { .. })));
+            }
+            for page_count in [1, 0, 1] {
+                let request = Request {
+                    page_count,
+                    ..Request::page(u64::MAX)
+                };
+                writer.push(&request, || None).unwrap();
+            }
+            assert_eq!(writer.records(), 2);
+            writer.finish().unwrap();
+        }
+    }
 
     #[test]
     fn objects_of_oracle_general_are_as_large_as_pages() {

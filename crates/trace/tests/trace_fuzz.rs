@@ -37,7 +37,7 @@ fn read(format: &Format, bytes: &[u8]) -> (usize, Option<TraceError>) {
             Ok(None) => return (requests, None),
             Err(error) => {
                 assert!(error.to_string().contains(NAME), "{error}");
-                // After an error a reader is at its end.
+                // What a reader returns after an error is not defined.
                 return (requests, Some(error));
             }
         }

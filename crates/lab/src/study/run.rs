@@ -249,7 +249,7 @@ pub(super) fn require_agent(agent: &Spec) -> Result<(), StudyError> {
     }
     Err(StudyError::argument(format!(
         "{agent} can do nothing in the lab, which keeps no curves while it runs: `agewise daemon` \
-         and `agewise shrink` hold cgroups small; agents here are age, pressure, cost and budget"
+         and `agewise shrink` hold cgroups small"
     )))
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use std::thread;
 
 use agewise_policy::units::size_bytes;
+use agewise_trace::curve::SizeSpec;
 use agewise_trace::suggest::{nearest, question};
 use agewise_trace::{Format, Reading, TraceSource, short_name};
 use sha2::{Digest, Sha256};
@@ -21,7 +22,7 @@ use crate::experiment::settings;
 use crate::machine::Policy;
 use crate::machine::config::PolicyError;
 use crate::machine::device::DeviceKind;
-use crate::machine::profile_file::Source;
+use crate::machine::profile_file::{ProfileError, Source};
 use crate::workload::library;
 use crate::workload::spec::Workload;
 use crate::yardstick;
@@ -72,8 +73,12 @@ fn parse_policy_at(
     yardsticks: Vec<String>,
 ) -> Result<Policy, StudyError> {
     Policy::parse_at(text, profile).map_err(|error| {
-        let PolicyError::Unknown(_) = error else {
-            return StudyError::Argument(error.to_string());
+        let error = match error {
+            PolicyError::Unknown(_) => error,
+            PolicyError::Profile(ProfileError::Read { path, source }) => {
+                return StudyError::Read { path, source };
+            }
+            _ => return StudyError::Argument(error.to_string()),
         };
         let names = Policy::names().into_iter().chain(yardsticks.clone());
         let names: Vec<String> = names.collect();
@@ -148,7 +153,7 @@ fn parse_memory_pages(text: &str, subject: &Subject) -> Result<(u64, Option<Stri
         if !(percent > 0.0 && percent <= 1000.0) {
             return Err(wrong("is not between 0 and 1000 percent".to_owned()));
         }
-        let pages = (replay.footprint_pages() as f64 * percent / 100.0).round() as u64;
+        let pages = SizeSpec::Share(percent / 100.0).pages(replay.footprint_pages()) as u64;
         let note = (pages < MIN_MEMORY_PAGES).then(|| {
             format!(
                 "{name}: {text} of the footprint is {pages} pages; {MIN_MEMORY_PAGES} are used, \

@@ -46,10 +46,12 @@ pub struct Curve {
     pub points: Vec<Point>,
 }
 
-/// The sizes that the policy supports, after `scaled` gives the simulated size.
+/// The sizes that the policy supports, in ascending order, after `scaled` gives the simulated size.
 fn possible(spec: &impl Yardstick, sizes: &[usize], scaled: impl Fn(usize) -> usize) -> Vec<usize> {
     let is_possible = |size: &usize| scaled(*size) >= spec.capacity_min();
-    sizes.iter().copied().filter(is_possible).collect()
+    let mut possible: Vec<usize> = sizes.iter().copied().filter(is_possible).collect();
+    possible.sort_unstable();
+    possible
 }
 
 impl Curve {

@@ -37,7 +37,7 @@ impl SizeSpec {
     pub fn pages(self, footprint_pages: u64) -> usize {
         match self {
             Self::Pages(pages) => pages.max(1),
-            Self::Share(share) => ((footprint_pages as f64 * share) as usize).max(1),
+            Self::Share(share) => ((footprint_pages as f64 * share).round() as usize).max(1),
         }
     }
 }
@@ -76,6 +76,8 @@ mod tests {
     fn sizes_as_written() {
         assert_eq!("10%".parse::<SizeSpec>().unwrap().pages(3153310), 315331);
         assert_eq!("4096".parse::<SizeSpec>().unwrap().pages(1), 4096);
+        assert_eq!("29%".parse::<SizeSpec>().unwrap().pages(100), 29);
+        assert_eq!("50%".parse::<SizeSpec>().unwrap().pages(505), 253);
         assert_eq!("0.001%".parse::<SizeSpec>().unwrap().pages(10), 1);
         for text in ["0", "-1", "x", "0%", "-5%", "inf%", ""] {
             assert!(text.parse::<SizeSpec>().is_err(), "{text}");

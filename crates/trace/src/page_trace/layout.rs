@@ -12,7 +12,7 @@ pub(super) const HEADER_BYTES: usize = 32;
 /// Maximum size of the metadata.
 pub(super) const METADATA_BYTES_MAX: usize = 1 << 16;
 /// Largest page shift: a larger one would leave no page numbers.
-pub(super) const PAGE_SHIFT_MAX: u8 = 63;
+pub(crate) const PAGE_SHIFT_MAX: u8 = 63;
 /// First bytes of a frame.
 pub(super) const FRAME_MAGIC: [u8; 4] = *b"FRAM";
 /// First bytes of the index.
@@ -70,11 +70,23 @@ impl Default for Header {
 }
 
 impl Header {
-    /// Encodes the header and metadata.
-    pub(super) fn encode(&self) -> Result<Vec<u8>, String> {
+    /// Checks that readers accept it.
+    pub(crate) fn check(&self) -> Result<(), String> {
         if self.metadata.len() > METADATA_BYTES_MAX {
             return Err(format!("more than {METADATA_BYTES_MAX} bytes of metadata"));
         }
+        if self.page_shift > PAGE_SHIFT_MAX {
+            return Err(format!(
+                "a page shift of {}; at most {PAGE_SHIFT_MAX}",
+                self.page_shift
+            ));
+        }
+        Ok(())
+    }
+
+    /// Encodes the header and metadata.
+    pub(super) fn encode(&self) -> Result<Vec<u8>, String> {
+        self.check()?;
         let mut bytes = Vec::with_capacity(HEADER_BYTES + self.metadata.len());
         bytes.extend(MAGIC);
         let version = if self.evidence {

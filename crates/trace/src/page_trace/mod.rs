@@ -9,6 +9,7 @@ mod reader;
 mod record;
 mod writer;
 
+pub(crate) use layout::PAGE_SHIFT_MAX;
 pub use layout::{Header, Order};
 pub use reader::{FORMAT, Frame, frames, open_at};
 pub use writer::PageTraceWriter;

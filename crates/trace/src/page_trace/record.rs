@@ -2,7 +2,6 @@
 //! Encoding of one request: a tag, then the differences from the previous request.
 
 use crate::access::{AccessKind, Evidence, PageClass, Request};
-use crate::format::PAGES_PER_REQUEST_MAX;
 
 const KIND_MASK: u8 = 0b0000_0011;
 const CLASS_SHIFT: u32 = 2;
@@ -141,15 +140,6 @@ impl Previous {
         } else {
             1
         };
-        if page_count > PAGES_PER_REQUEST_MAX {
-            return Err(format!(
-                "{page_count} pages; at most {PAGES_PER_REQUEST_MAX}"
-            ));
-        }
-        // A single page may be the last one of the address space; a run must end within 64 bits.
-        if page_count > 1 && first_page.checked_add(page_count).is_none() {
-            return Err("the pages of a request do not fit in 64 bits".into());
-        }
         let request = Request {
             first_page,
             page_count,
@@ -159,6 +149,7 @@ impl Previous {
             class,
             evidence,
         };
+        request.check()?;
         self.advance(&request);
         Ok(request)
     }

@@ -36,12 +36,12 @@ impl<W: Write> PageTraceWriter<W> {
     /// Writes the header. `path` is for messages.
     ///
     /// # Errors
-    /// [`TraceError::Write`]; [`TraceError::Limit`] for metadata of more than 64 KiB.
+    /// [`TraceError::Write`]; [`TraceError::Limit`] for metadata of more than 64 KiB, or a page
+    /// shift of more than 63.
     pub fn new(path: &Path, out: W, header: &Header) -> Result<Self, TraceError> {
-        let bytes = header.encode().map_err(|what| TraceError::Limit {
-            path: path.to_path_buf(),
-            what,
-        })?;
+        let bytes = header
+            .encode()
+            .map_err(|what| TraceError::limit(path, what))?;
         let mut writer = Self {
             path: path.to_path_buf(),
             out,
@@ -62,11 +62,15 @@ impl<W: Write> PageTraceWriter<W> {
     /// Adds a request; one without pages is ignored.
     ///
     /// # Errors
-    /// [`TraceError::Write`] if a full frame cannot be written.
+    /// [`TraceError::Write`] if a full frame cannot be written; [`TraceError::Limit`] for a request
+    /// that no reader accepts ([`Request::page_count`]).
     pub fn push(&mut self, request: &Request) -> Result<(), TraceError> {
         if request.page_count == 0 {
             return Ok(());
         }
+        request
+            .check()
+            .map_err(|what| TraceError::limit(&self.path, what))?;
         if self.requests == 0 {
             self.first_time_ns = request.time_ns;
             self.previous = Previous::start(request.time_ns, self.evidence);

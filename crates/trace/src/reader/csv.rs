@@ -6,16 +6,16 @@
 //! | page | page, key, id, obj_id, block, lba, vpn | a page, block or key number |
 //! | address | address, addr, vaddr, offset | a byte address, shifted by `page_shift` |
 //! | bytes | bytes, size, length, len | bytes from the address on; every page they touch |
-//! | count | count, pages, blocks | pages from the page on |
+//! | count | count, pages, blocks | pages from the page, or that of the address, on |
 //! | time | time_ns, time_us, time_ms, time_s; time, timestamp (seconds) | since an origin |
 //! | kind | kind, op, operation, rw, type | r, read, l, load, get or w, write, s, store, set, m |
 //! | process | process, pid, tgid | number |
 //! | class | class, page_type, backing | anon or file |
 //! | evidence | evidence | fault, minor_fault, major_fault or inferred; empty: seen |
 //!
-//! Page or address is required, everything else is optional, other columns are ignored. Columns are
-//! separated by commas, semicolons or tabs. Kind and class may be empty or unknown. A line is at
-//! most 256 KiB; a quoted field stays on its line.
+//! Either page or address is required, everything else is optional, other columns are ignored.
+//! Columns are separated by commas, semicolons or tabs. Kind and class may be empty or unknown. A
+//! line is at most 256 KiB; a quoted field stays on its line.
 //!
 //! Lines before the header that start with `#` are comments, unless they are the header. Of these,
 //! `# page trace: ` and `# metadata: ` are the header of a page trace that was written as CSV.
@@ -29,7 +29,7 @@ use fields::Fields;
 use super::column::Column;
 use crate::access::{AccessKind, Evidence, PageClass, Request};
 use crate::error::TraceError;
-use crate::format::{Format, PAGES_PER_REQUEST_MAX, ReadOptions, RequestReader};
+use crate::format::{Format, ReadOptions, RequestReader};
 use crate::input::Input;
 use crate::number;
 use crate::page_trace::Header;
@@ -65,7 +65,7 @@ pub static FORMAT: Format = Format {
             .and_then(Layout::certain)
             .map_err(|what| input.malformed(FORMAT.name, what))?;
         let fields = Fields::new(layout.delimiter);
-        let mut page_shift = options.page_shift_or_default();
+        let mut page_shift = options.page_shift_or_default(input.path())?;
         if let Some(header) = &header {
             page_shift = header.page_shift.into();
         }
@@ -76,12 +76,7 @@ pub static FORMAT: Format = Format {
             };
             header.get_or_insert_with(without).evidence = true;
         }
-        let note = layout.unused.as_ref().map(|(bytes, page)| {
-            format!(
-                "the column \"{bytes}\" is not used: a line is one page, that of \"{page}\" \
-                 (--column address={page} if that is a byte address)"
-            )
-        });
+        let note = layout.unused.clone();
         Ok(Box::new(Csv {
             input,
             layout,
@@ -106,8 +101,8 @@ struct Layout {
     widest: usize,
     /// Why it is not certain which of two columns is meant.
     doubt: Option<String>,
-    /// The names of a column of lengths and of one of pages, which have no length.
-    unused: Option<(String, String)>,
+    /// Which column has no effect, and why.
+    unused: Option<String>,
 }
 
 impl Layout {
@@ -143,7 +138,18 @@ impl Layout {
             let (at, _) = columns.iter().find(|(_, column)| *column == wanted)?;
             Some(names[*at].clone())
         };
-        let unused = name_of(Column::Bytes).zip(name_of(Column::Page));
+        let unused = name_of(Column::Bytes).and_then(|bytes| {
+            if let Some(page) = name_of(Column::Page) {
+                return Some(format!(
+                    "the column \"{bytes}\" is not used: a line is one page, that of \"{page}\" \
+                     (--column address={page} if that is a byte address)"
+                ));
+            }
+            let count = name_of(Column::Count)?;
+            Some(format!(
+                "the column \"{count}\" is not used: \"{bytes}\" says how long an access is"
+            ))
+        });
         Ok(Self {
             delimiter,
             columns,
@@ -169,11 +175,11 @@ impl Layout {
 fn choose(names: &[String], named: &[(Column, String)]) -> Result<Chosen, String> {
     let mut columns: Vec<(usize, Column)> = Vec::new();
     let mut doubt = None;
-    let is_same = |a: &Column, b: &Column| mem::discriminant(a) == mem::discriminant(b);
     for (column, name) in named {
         if columns.iter().any(|(_, other)| is_same(other, column)) {
             doubt = Some(format!(
-                "--column is given twice for the same, the second time with \"{name}\""
+                "--column says twice the same (page and address both say which page), the second \
+                 time with \"{name}\""
             ));
         }
         let at = names
@@ -192,19 +198,30 @@ fn choose(names: &[String], named: &[(Column, String)]) -> Result<Chosen, String
         match columns.iter().find(|(_, other)| is_same(other, &column)) {
             None => columns.push((at, column)),
             // Those that --column names are what is meant.
-            Some((first, _))
+            Some((first, other))
                 if *first < at && !named.iter().any(|(of, _)| is_same(of, &column)) =>
             {
                 let first = &names[*first];
+                let (same, one) = match (*other, column) {
+                    (Column::Page, Column::Address) => ("both say which page", name),
+                    (Column::Address, Column::Page) => ("both say which page", first),
+                    _ => ("mean the same", first),
+                };
                 doubt = Some(format!(
-                    "the columns \"{first}\" and \"{name}\" mean the same: choose one, as in \
-                         --column {first}={first}"
+                    "the columns \"{first}\" and \"{name}\" {same}: choose one, as in --column \
+                     {one}={one}"
                 ));
             }
             Some(_) => {}
         }
     }
     Ok((columns, doubt))
+}
+
+/// Whether a line needs only one of them.
+fn is_same(a: &Column, b: &Column) -> bool {
+    let is_place = |column: &Column| matches!(column, Column::Page | Column::Address);
+    mem::discriminant(a) == mem::discriminant(b) || is_place(a) && is_place(b)
 }
 
 /// Columns with their places, and a doubt.
@@ -277,13 +294,13 @@ fn parse(fields: &Fields, layout: &Layout, page_shift: u32) -> Result<Request, S
         page_count: 1,
         ..Request::default()
     };
-    let (mut page, mut address, mut bytes) = (None, None, 1);
+    let (mut page, mut address, mut bytes) = (None, None, None);
     for &(at, column) in &layout.columns {
         let text = fields.get(at);
         match column {
             Column::Page => page = Some(number::either(text)?),
             Column::Address => address = Some(number::either(text)?),
-            Column::Bytes => bytes = number::decimal(text)?,
+            Column::Bytes => bytes = Some(number::decimal(text)?),
             Column::Count => request.page_count = number::decimal(text)?,
             Column::Time(unit_ns) => request.time_ns = time(text, unit_ns)?,
             Column::Kind => request.kind = kind(text)?,
@@ -300,24 +317,16 @@ fn parse(fields: &Fields, layout: &Layout, page_shift: u32) -> Result<Request, S
         (Some(page), _) => request.first_page = page,
         (None, Some(address)) => {
             request.first_page = address >> page_shift;
-            let last = address
-                .checked_add(bytes.max(1) - 1)
-                .ok_or_else(|| format!("{bytes} bytes from {address} do not fit in 64 bits"))?;
-            request.page_count = (last >> page_shift) - request.first_page + 1;
+            if let Some(bytes) = bytes {
+                let last = address
+                    .checked_add(bytes.max(1) - 1)
+                    .ok_or_else(|| format!("{bytes} bytes from {address} do not fit in 64 bits"))?;
+                request.page_count = (last >> page_shift) - request.first_page + 1;
+            }
         }
         (None, None) => return Err("neither page nor address".into()),
     }
-    if request.page_count > PAGES_PER_REQUEST_MAX {
-        let count = request.page_count;
-        return Err(format!(
-            "a request of {count} pages; at most {PAGES_PER_REQUEST_MAX}"
-        ));
-    }
-    // A single page may be the last one of the address space.
-    let single = request.page_count == 1;
-    if !single && request.first_page.checked_add(request.page_count).is_none() {
-        return Err("the pages of the request do not fit in 64 bits".into());
-    }
+    request.check()?;
     Ok(request)
 }
 

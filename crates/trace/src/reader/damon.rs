@@ -34,7 +34,7 @@ pub static FORMAT: Format = Format {
     },
     open: |input, options: &ReadOptions| {
         let header = Header {
-            page_shift: options.page_shift_or_default() as u8,
+            page_shift: options.page_shift_or_default(input.path())? as u8,
             order: Order::Interval,
             metadata: "converted_from=damon\n".into(),
             ..Header::default()

@@ -18,7 +18,7 @@ pub static FORMAT: Format = Format {
     description_hints: &[&["lackey"], &["valgrind"]],
     recognise: |head| lines_all(head, |line| is_message(line) || parse(line).is_ok()),
     open: |input, options: &ReadOptions| {
-        let page_shift = options.page_shift_or_default();
+        let page_shift = options.page_shift_or_default(input.path())?;
         Ok(simple::lines(input, &FORMAT, move |line| {
             request(line, page_shift)
         }))

@@ -21,7 +21,7 @@ pub static FORMAT: Format = Format {
     ],
     recognise: |head| lines_all(head, |line| parse(line).is_ok()),
     open: |input, options: &ReadOptions| {
-        let page_shift = options.page_shift_or_default();
+        let page_shift = options.page_shift_or_default(input.path())?;
         Ok(simple::lines(input, &FORMAT, move |line| {
             let (kind, address) = parse(line)?;
             Ok(Some(Request {

@@ -8,6 +8,8 @@ use crate::hash;
 
 const ROWS: u64 = 4;
 const COUNT_MAX: u8 = 15;
+/// A larger pool has several pages a counter: 256 MiB of counters are enough.
+const WIDTH_MAX: usize = 1 << 26;
 
 /// Estimates how often pages were accessed recently.
 pub(super) struct Sketch {
@@ -19,10 +21,10 @@ pub(super) struct Sketch {
 }
 
 impl Sketch {
-    /// For a pool of this many pages: at least one counter per page and row, halved after 10
-    /// accesses per page, and then after every 5: what was counted is halved, too.
+    /// For a pool of this many pages: at least one counter per page and row, up to [`WIDTH_MAX`],
+    /// halved after 10 accesses per page, and then after every 5: what was counted is halved, too.
     pub fn new(capacity: usize) -> Self {
-        let width = capacity.max(64).next_power_of_two() as u64;
+        let width = capacity.clamp(64, WIDTH_MAX).next_power_of_two() as u64;
         Self {
             counters: vec![0; (width * ROWS) as usize],
             mask: width - 1,

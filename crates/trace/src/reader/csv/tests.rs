@@ -104,6 +104,64 @@ fn lengths_of_pages_are_said_to_be_ignored() {
 }
 
 #[test]
+fn a_line_says_once_which_page() {
+    let rows = b"id,address,op\n1,4096,r\n2,4096,r\n";
+    let both = error(&FORMAT, rows);
+    assert!(
+        both.contains("both say which page: choose one, as in --column address=address"),
+        "{both}"
+    );
+    for (column, name, expected) in [
+        (Column::Address, "address", [1, 1]),
+        (Column::Page, "id", [1, 2]),
+    ] {
+        let options = ReadOptions {
+            columns: vec![(column, name.to_owned())],
+            ..ReadOptions::default()
+        };
+        let (requests, error) = read_with(&FORMAT, rows, &options);
+        assert!(error.is_none(), "{error:?}");
+        let pages: Vec<u64> = requests.iter().map(|request| request.first_page).collect();
+        assert_eq!(pages, expected);
+    }
+}
+
+#[test]
+fn an_address_has_a_length_in_bytes_or_in_pages() {
+    let (requests, _) = read(&FORMAT, b"address,count\n4096,3\n");
+    assert_eq!((requests[0].first_page, requests[0].page_count), (1, 3));
+    let both = b"address,bytes,count\n4096,4096,3\n";
+    assert_eq!(read(&FORMAT, both).0[0].page_count, 1);
+    let said = note_of(both).unwrap();
+    assert!(said.contains("\"count\" is not used"), "{said}");
+}
+
+#[test]
+fn a_page_shift_has_a_limit() {
+    let options = ReadOptions {
+        page_shift: Some(64),
+        ..ReadOptions::default()
+    };
+    for (name, text) in [
+        ("csv", "address\n1\n"),
+        ("ucsd", "s 0x1fffff50 1\n"),
+        ("lackey", " L 1ffeffe7e0,8\n"),
+        (
+            "damon",
+            "k 1.5: damon_aggregated: target_id=0 nr_regions=1 0-4096: 5 0\n",
+        ),
+    ] {
+        let format = crate::registry::by_name(name).unwrap();
+        let (requests, error) = read_with(format, text.as_bytes(), &options);
+        let error = error.expect(name).to_string();
+        assert!(
+            requests.is_empty() && error.contains("at most 63"),
+            "{error}"
+        );
+    }
+}
+
+#[test]
 fn what_cannot_be_parted_into_fields_is_not_left_out() {
     let open = error(&FORMAT, b"page,note\n1,\"a\n2\"\n");
     assert!(open.contains("quote that is not closed"), "{open}");
@@ -171,7 +229,7 @@ fn errors() {
     assert_eq!(file(&chosen), Ok(vec![(2, chosen[0].0), (3, chosen[1].0)]));
     assert!(file(&chosen[..1]).is_err());
     let again = [chosen[0], chosen[1], (Column::Page, "page")];
-    assert!(file(&again).unwrap_err().contains("twice for the same"));
+    assert!(file(&again).unwrap_err().contains("says twice the same"));
     assert!(error(&FORMAT, b"").contains("no requests"));
     assert_eq!(pages(&FORMAT, b"page\n\n3\n"), [3]);
 }
