@@ -53,7 +53,8 @@ pub struct AgeArgs {
     /// Follow every page instead of a sample.
     ///
     /// Beyond 384 MiB of resident memory a fixed sample is followed: small mappings, and up to 6144
-    /// blocks of 64 KiB of the others. Resident memory stays exact; each age bin then has a 95 %
+    /// blocks of 64 KiB of the others. Resident memory stays exact (where the processes of a cgroup
+    /// share anonymous memory, it is what the kernel charges for); each age bin then has a 95 %
     /// interval, which is printed. A sample costs the same whatever the size of the program.
     #[arg(long)]
     pub exact: bool,

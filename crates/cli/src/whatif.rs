@@ -237,7 +237,8 @@ fn watch_until(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Foun
         let cached = agent.cached(&uses, &mut shown_ms);
         let around = Around {
             has_files: has_files && !plan.files,
-            cached: cgroup.as_ref().zip(cached.as_ref()),
+            cgroup: cgroup.as_ref(),
+            cached: cached.as_ref(),
             counts_cache: plan.files,
             blind_ms,
         };

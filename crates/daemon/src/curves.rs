@@ -206,7 +206,8 @@ impl AllCurves {
             }
             let around = Around {
                 has_files: followed.has_files && !is_cached,
-                cached: cgroup.zip(cached.as_ref()),
+                cgroup,
+                cached: cached.as_ref(),
                 counts_cache: is_cached,
                 blind_ms: self.blind_ms,
             };

@@ -68,9 +68,10 @@ pub struct Around<'a> {
     /// Whether file pages count. Pages of programs and libraries that a cgroup maps are often
     /// charged to another one that read them first, so a limit of this one does not affect them.
     pub has_files: bool,
-    /// The cgroup, and what is known about the page cache. If set, the file pages are those charged
-    /// to the cgroup.
-    pub cached: Option<(&'a Cgroup, &'a Cached<'a>)>,
+    /// The cgroup, if it is one.
+    pub cgroup: Option<&'a Cgroup>,
+    /// What is known about the page cache. If set, the file pages are those charged to the cgroup.
+    pub cached: Option<&'a Cached<'a>>,
     /// Whether file pages are tracked in the page cache, even if not by this look.
     pub counts_cache: bool,
     /// How long looking took, in ms.
@@ -127,6 +128,7 @@ impl Sights {
 
     /// Shows the pages of these processes to a simulation.
     pub fn show(&self, agent: &Agent, pids: &[u32], what_if: &mut WhatIf, around: Around<'_>) {
+        let is_first = what_if.looks() == 0;
         let mut look = what_if.look(agent.last_tick_ms());
         look.blind(around.blind_ms);
         let spaces: Vec<&Space> = pids.iter().filter_map(|pid| agent.space(*pid)).collect();
@@ -142,23 +144,48 @@ impl Sights {
                 show_leaves(&mut look, space, leaves, has_files);
             }
         }
-        if let Some((cgroup, cached)) = around.cached {
+        let cached = around.cgroup.zip(around.cached);
+        if let Some((cgroup, cached)) = cached {
             cached.show(cgroup, &mut look);
         }
-        // Shared pages count once, and only the sample shows how many there are.
-        let resident = match spaces[..] {
-            [space] if !around.counts_cache => space
-                .sizes()
-                .iter()
-                .map(|[anon, file]| anon + if around.has_files { *file } else { 0 })
-                .sum(),
-            _ => 0,
-        };
-        let shows_all = |(_, cached): (_, &Cached<'_>)| cached.is_look();
-        let is_whole = !around.counts_cache || around.cached.is_some_and(shows_all);
+        let is_whole = !around.counts_cache || cached.is_some_and(|(_, cached)| cached.is_look());
         let is_missed = spaces.iter().any(|space| space.is_missed());
+        // A first look without the page cache does not show how much one of its pages stands for.
+        let shows_share = is_whole || !is_first;
+        let resident = resident_pages(&spaces, around).filter(|_| shows_share);
+        let resident = resident.unwrap_or(0);
         look.finish(resident, is_whole && !is_missed);
     }
+}
+
+/// How many pages are resident, sampled or not, as far as that is known. Shared pages count once:
+/// if everything is followed, what was shown says how many there are; a sample of forked processes
+/// says little about it, as it follows the same few blocks in all of them, so that what a cgroup is
+/// charged for is used instead.
+fn resident_pages(spaces: &[&Space], around: Around<'_>) -> Option<u64> {
+    let counted = |space: &Space| {
+        let [anon, file] = space.counted_pages();
+        anon + if around.has_files { file } else { 0 }
+    };
+    if let ([space], false) = (spaces, around.counts_cache) {
+        return Some(counted(space));
+    }
+    let is_sample = spaces.iter().any(|space| space.is_sample());
+    if !is_sample || spaces.iter().any(|space| space.is_missed()) {
+        return None;
+    }
+    let stat = around.cgroup?.stat().ok()?;
+    let shared_bytes = stat.shmem_bytes.min(stat.file_mapped_bytes);
+    let file_bytes = match (around.counts_cache, around.has_files) {
+        (true, _) => stat.file_bytes.saturating_sub(shared_bytes),
+        (false, true) => stat.file_mapped_bytes - shared_bytes,
+        (false, false) => 0,
+    };
+    let anon_bytes = stat.anon_bytes.saturating_add(shared_bytes);
+    let pages = anon_bytes.saturating_add(file_bytes) / PAGE_BYTES;
+    // Memory of processes that were moved into the cgroup is charged elsewhere.
+    let largest = spaces.iter().map(|space| counted(space)).max();
+    Some(pages.max(largest.unwrap_or(0)))
 }
 
 fn show_table(look: &mut Look<'_>, space: &Space, seen: &SeenTable, has_files: bool) {
@@ -309,6 +336,7 @@ mod tests {
             agent.tick_tapped(Some(&mut sights)).unwrap();
             let around = Around {
                 has_files: true,
+                cgroup: None,
                 cached: None,
                 counts_cache: false,
                 blind_ms: 0.0,

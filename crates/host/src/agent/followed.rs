@@ -219,6 +219,11 @@ impl Followed {
         self.swapped_pages = pages(status.swap_bytes);
     }
 
+    /// Resident pages by type as the kernel counted them.
+    pub fn known(&self) -> ByType<u64> {
+        self.known
+    }
+
     /// Resident pages as the kernel counted them.
     pub fn known_pages(&self) -> u64 {
         self.known.iter().sum()

@@ -53,8 +53,12 @@ pub struct SubjectReport {
     /// Shared memory and tmpfs, a part of anon memory: it has an inode but goes to swap. Known if
     /// the page cache is followed; file memory plus this is then all that is charged to the cgroup.
     pub shmem_bytes: Option<u64>,
-    /// Bytes that came back from swap since observation began.
+    /// Bytes that looks found back from swap since observation began. What leaves and comes back
+    /// between two looks is not among them.
     pub refaulted_bytes: u64,
+    /// Bytes that came back to a cgroup since it was created, as the kernel counts them (since
+    /// 5.9): `workingset_refault_anon` of `memory.stat`.
+    pub counted_refaulted_bytes: Option<u64>,
     /// Resident memory that is followed: all of it, or the sample that represents it.
     pub followed_bytes: u64,
     /// How far each bin of the histogram may be off with 95 % probability, in bytes. Empty if
@@ -69,6 +73,10 @@ pub struct SubjectReport {
     pub troubles: Vec<String>,
     /// Why it is no longer observed.
     pub gone: Option<String>,
+    /// Resident memory of its processes, in which shared pages count once for each.
+    pub mapped_bytes: ByType<u64>,
+    /// Resident memory of the largest process, without what counts elsewhere.
+    pub largest_bytes: ByType<u64>,
 }
 
 /// What a policy needs to know about a subject after a tick ([`Agent::ages`](super::Agent::ages)).
@@ -161,12 +169,15 @@ impl SubjectReport {
             unmapped_cache_bytes: None,
             shmem_bytes: None,
             refaulted_bytes: 0,
+            counted_refaulted_bytes: None,
             followed_bytes: 0,
             margins_bytes: Vec::new(),
             observed_ms: 0,
             guest_hosts: Vec::new(),
             troubles: Vec::new(),
             gone: None,
+            mapped_bytes: [0; 2],
+            largest_bytes: [0; 2],
         }
     }
 
@@ -199,6 +210,7 @@ impl SubjectReport {
             Some(estimate) => estimate.scaled_up(counted),
         };
         let of_node = |node: usize| scaled(&parts(space, node));
+        let mut own_bytes = [0; 2];
         for (ordinal, (_, histogram)) in self.nodes.iter_mut().enumerate() {
             let mut sizes = match ordinal {
                 0 => (1..nodes).fold(all, |left, node| subtract(&left, &of_node(node))),
@@ -218,11 +230,12 @@ impl SubjectReport {
             histogram.add_window(window, &sizes, now_ms, oldest);
             for page_type in 0..2 {
                 let pages: u64 = sizes.iter().map(|by_type| by_type[page_type]).sum();
-                self.resident_bytes[page_type] += pages * PAGE_BYTES;
+                own_bytes[page_type] += pages * PAGE_BYTES;
                 self.unseen_bytes[page_type] +=
                     sizes[usize::from(LABEL_UNSEEN)][page_type] * PAGE_BYTES;
             }
         }
+        self.add_resident(&all, own_bytes);
         self.processes += 1;
         if space.runs_guests() {
             self.guest_hosts.push(space.process.pid());
@@ -237,6 +250,16 @@ impl SubjectReport {
                 let (pid, name) = (space.process.pid(), space.comm.terminal());
                 self.refuse(format!("{pid} ({name}): {trouble}"));
             }
+        }
+    }
+
+    /// Adds all pages of a process, and what of them counts here.
+    fn add_resident(&mut self, all: &Sizes, own_bytes: ByType<u64>) {
+        for (of, own_bytes) in own_bytes.into_iter().enumerate() {
+            let pages: u64 = all.iter().map(|by_type| by_type[of]).sum();
+            self.mapped_bytes[of] += pages * PAGE_BYTES;
+            self.resident_bytes[of] += own_bytes;
+            self.largest_bytes[of] = self.largest_bytes[of].max(own_bytes);
         }
     }
 
@@ -287,6 +310,50 @@ impl SubjectReport {
             for (sum, margin) in sum.iter_mut().zip(margins) {
                 *sum = sum.plus(margin.scaled(PAGE_BYTES as f64));
             }
+        }
+    }
+
+    /// Whether it is estimated from a sample of several processes, all of which were looked at.
+    pub(super) fn may_need_fit(&self) -> bool {
+        !self.margins_bytes.is_empty() && self.processes > 1 && self.refused_processes == 0
+    }
+
+    /// Fits estimates of memory that processes share to what else is known, once all processes have
+    /// been added: how many bytes a cgroup is `charged` for, in which each page counts once, and
+    /// the most that there can be. Forked processes have the same addresses, so a sample follows
+    /// the same few blocks in all of them, and says little about how much they share.
+    ///
+    /// Memory of processes that were moved into a cgroup is charged elsewhere: it counts at least
+    /// as that of the largest.
+    pub(super) fn fit(&mut self, page_type: PageType, charged: Option<u64>, most_bytes: u64) {
+        let of = page_type as usize;
+        let [estimate, mapped] = [self.resident_bytes[of], self.mapped_bytes[of]];
+        if estimate == 0 {
+            return;
+        }
+        let charged = charged.filter(|_| estimate < mapped).unwrap_or(estimate);
+        let bytes = charged
+            .min(most_bytes)
+            .clamp(self.largest_bytes[of], mapped);
+        let factor = bytes as f64 / estimate as f64;
+        self.unseen_bytes[of] = (self.unseen_bytes[of] as f64 * factor) as u64;
+        for (_, histogram) in &mut self.nodes {
+            let other = [PageType::File, PageType::Anon][of];
+            let fitted = histogram.clone().without(other).part_of(bytes, estimate);
+            *histogram = histogram.clone().without(page_type);
+            histogram.add(&fitted);
+        }
+        let histograms = self.nodes.iter().map(|(_, histogram)| histogram);
+        let pages = histograms.map(|histogram| histogram.total()[of]);
+        self.resident_bytes[of] = pages.sum::<u64>() * PAGE_BYTES;
+        // A sample that is off in its sum may be off as much in each bin.
+        let off = bytes.abs_diff(estimate) as f64 / bytes.max(estimate) as f64 * bytes as f64;
+        let off = Margin {
+            below: off,
+            above: off,
+        };
+        for margins in &mut self.margins_bytes {
+            margins[of] = margins[of].scaled(factor).plus(off);
         }
     }
 
@@ -367,3 +434,7 @@ fn part(space: &Space, part: usize) -> Sizes {
         .and_then(|part| space.map.part_sizes(part));
     sizes.map_or([[0; 2]; LABELS], PartSizes::to_sizes)
 }
+
+#[cfg(test)]
+#[path = "report_tests.rs"]
+mod tests;

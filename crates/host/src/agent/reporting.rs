@@ -10,6 +10,7 @@ use super::share::Keepers;
 use super::target::ResolvedSubject;
 use super::{Agent, CostReport, Space, SubjectAges, SubjectReport, TickReport};
 use crate::access::PAGE_BYTES;
+use crate::cgroup::{Cgroup, MemoryStat};
 use crate::frame_set::FrameSet;
 use crate::memory::MemInfo;
 use crate::vma::Vma;
@@ -47,15 +48,40 @@ struct Charged {
     /// Memory that is only in swap. Page tables have no entries of shared memory there, and have
     /// two of a page that two processes share since a fork.
     swapped_bytes: Option<u64>,
+    /// What has come back from there.
+    refaulted_bytes: Option<u64>,
+    /// Anonymous memory, without and with shared memory that is mapped.
+    anon_bytes: Option<[u64; 2]>,
 }
 
 impl Charged {
+    fn to_group(cgroup: &Cgroup, stat: &MemoryStat) -> Self {
+        let mapped_bytes = stat.file_mapped_bytes.max(stat.shmem_bytes);
+        let shared_bytes = stat.shmem_bytes.min(stat.file_mapped_bytes);
+        let refaulted_bytes = stat.refaults_anon_pages.checked_mul(4096);
+        Charged {
+            unmapped_cache_bytes: Some(stat.file_bytes.saturating_sub(mapped_bytes)),
+            swapped_bytes: cgroup.out_bytes(stat),
+            refaulted_bytes: refaulted_bytes.filter(|_| stat.counts_anon_refaults),
+            anon_bytes: Some([
+                stat.anon_bytes,
+                stat.anon_bytes.saturating_add(shared_bytes),
+            ]),
+        }
+    }
+
     fn to_machine(info: &MemInfo) -> Self {
         let mapped_bytes = info.mapped_bytes.max(info.shmem_bytes);
         let used_bytes = info.swap_total_bytes.saturating_sub(info.swap_free_bytes);
         Charged {
             unmapped_cache_bytes: Some(info.file_bytes.saturating_sub(mapped_bytes)),
             swapped_bytes: Some(used_bytes.saturating_sub(info.swap_cached_bytes)),
+            refaulted_bytes: None,
+            anon_bytes: Some([
+                info.anon_bytes,
+                info.anon_bytes
+                    .saturating_add(info.shmem_bytes.min(info.mapped_bytes)),
+            ]),
         }
     }
 }
@@ -188,11 +214,23 @@ impl Agent {
                 reports[*subject].refuse(why.clone());
             }
         }
-        for (report, subject) in reports.iter_mut().zip(&self.resolved.subjects) {
-            let charged = self.charged(subject);
+        let machine = MemInfo::of_machine(&self.roots.proc).ok();
+        // A page that any process maps is mapped on this machine.
+        let mapped_bytes = machine.map(|machine| machine.mapped_bytes);
+        let mapped_bytes = mapped_bytes.filter(|bytes| *bytes > 0).unwrap_or(u64::MAX);
+        for (number, subject) in self.resolved.subjects.iter().enumerate() {
+            let report = &mut reports[number];
+            let charged = Self::charged(subject, machine.as_ref());
+            if report.may_need_fit() {
+                let with_shmem = usize::from(!self.is_cached_apart(number));
+                let anon_bytes = charged.anon_bytes.map(|of| of[with_shmem]);
+                report.fit(PageType::Anon, anon_bytes, u64::MAX);
+                report.fit(PageType::File, None, mapped_bytes);
+            }
             if let Some(bytes) = charged.swapped_bytes {
                 report.swapped_bytes = bytes;
             }
+            report.counted_refaulted_bytes = charged.refaulted_bytes;
             match (&self.cache, &subject.cgroup) {
                 (Some(cache), Some(cgroup)) => {
                     cache.add_to(report, cgroup, oldest);
@@ -249,21 +287,25 @@ impl Agent {
     }
 
     /// What the kernel says about a subject that is a cgroup.
-    fn charged(&self, subject: &ResolvedSubject) -> Charged {
-        let found = subject.cgroup.as_ref().and_then(|cgroup| {
-            if cgroup.is_root() {
-                return Some(Charged::to_machine(
-                    &MemInfo::of_machine(&self.roots.proc).ok()?,
-                ));
-            }
-            let stat = cgroup.stat().ok()?;
-            let mapped_bytes = stat.file_mapped_bytes.max(stat.shmem_bytes);
-            Some(Charged {
-                unmapped_cache_bytes: Some(stat.file_bytes.saturating_sub(mapped_bytes)),
-                swapped_bytes: cgroup.out_bytes(&stat),
-            })
-        });
-        found.unwrap_or_default()
+    fn charged(subject: &ResolvedSubject, machine: Option<&MemInfo>) -> Charged {
+        let Some(cgroup) = &subject.cgroup else {
+            return Charged::default();
+        };
+        let stat = cgroup.stat().ok();
+        let by_group = stat.map(|stat| Charged::to_group(cgroup, &stat));
+        if !cgroup.is_root() {
+            return by_group.unwrap_or_default();
+        }
+        let whole = machine.map(Charged::to_machine).unwrap_or_default();
+        // In a container, / is less than the machine.
+        match by_group {
+            Some(group) => Charged {
+                refaulted_bytes: group.refaulted_bytes,
+                anon_bytes: group.anon_bytes,
+                ..whole
+            },
+            None => whole,
+        }
     }
 
     /// The cost so far.

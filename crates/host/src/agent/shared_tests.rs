@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 
 use agewise_policy::sample::Bounds;
 use agewise_policy::table::TableBits;
+use agewise_policy::whatif::{Params, WhatIf};
 
 use super::tests::{Sleeper, agent};
 use super::*;
@@ -20,6 +21,7 @@ use crate::access::{
 };
 use crate::cgroup::{Cgroup, Hierarchy, Version};
 use crate::root::ProcRoot;
+use crate::whatif::{Around, Sights};
 
 /// The frame of its first page.
 const FRAME: u64 = 10_000;
@@ -274,6 +276,50 @@ fn those_that_share_much_memory_have_the_same_sample() {
 fn a_library_in_common_makes_no_sample_coarse() {
     let [first, second] = levels_of_two(1 << 14);
     assert!(first > 0 && second == 0, "{first} {second}");
+}
+
+/// A sample says little about how much forked processes share.
+#[test]
+fn a_curve_of_a_sample_is_as_large_as_what_is_charged() {
+    let ([a, b], _) = sleepers();
+    let dir = tempfile::tempdir().unwrap();
+    let subject = group(dir.path(), "app", &[&a, &b]);
+    let Subject::Cgroup(cgroup) = &subject else {
+        unreachable!("a group is one")
+    };
+    let cgroup = cgroup.clone();
+    let stat = "anon 67108864\nfile 40960\nshmem 8192\nfile_mapped 20480\n";
+    fs::write(dir.path().join("app/memory.stat"), stat).unwrap();
+    let mut agent = watch(&Library::default(), vec![subject]);
+    agent.whole_limit = 0;
+    let mut full_bytes = |blocks, has_files, counts_cache| {
+        agent.config.sample = Some(Bounds {
+            blocks,
+            block_pages: 1,
+            whole_pages: 0,
+        });
+        let mut sights = Sights::default();
+        agent.tick_tapped(Some(&mut sights)).unwrap();
+        let mut what_if = WhatIf::new(Params::default());
+        let around = Around {
+            has_files,
+            cgroup: Some(&cgroup),
+            cached: None,
+            counts_cache,
+            blind_ms: 0.0,
+        };
+        let pids = [a.pid(), b.pid()];
+        sights.show(&agent, &pids, &mut what_if, around);
+        what_if.curves().full_bytes
+    };
+    assert!(full_bytes(1 << 20, true, false) < 1 << 25, "it was counted");
+    assert_eq!(full_bytes(8, false, false), 67_117_056);
+    assert_eq!(full_bytes(8, true, false), 67_129_344);
+    assert_eq!(
+        full_bytes(8, false, true),
+        0,
+        "the page cache was not looked at yet"
+    );
 }
 
 /// Notes the pids of tables, and 0 before each process.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use agewise_policy::agemap::{AgeMap, LookCounts, RangeSizes};
-use agewise_policy::generations::Sizes;
+use agewise_policy::generations::{ByType, Sizes};
 use agewise_policy::workingset::{Histogram, Intervals, OldestPages};
 
 use super::classify::{Classifier, Extra, Mapping, Shared};
@@ -307,6 +307,22 @@ impl Space {
         self.followed.sizes_of(&self.map, |mapping| {
             self.mapping(mapping).is_some_and(is_kept)
         })
+    }
+
+    /// Resident pages by type: as the kernel counts them if only a part is followed.
+    pub(crate) fn counted_pages(&self) -> ByType<u64> {
+        match self.is_sample() {
+            true => self.followed.known(),
+            false => {
+                let sizes = self.map.generations().sizes();
+                [0, 1].map(|of| sizes.iter().map(|by_type| by_type[of]).sum())
+            }
+        }
+    }
+
+    /// Whether only a part is followed.
+    pub(crate) fn is_sample(&self) -> bool {
+        self.followed.is_sample()
     }
 
     /// Pages in swap.

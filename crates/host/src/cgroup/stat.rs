@@ -36,6 +36,8 @@ pub struct MemoryStat {
     pub major_faults: u64,
     /// Anonymous pages (of 4 KiB) read back after eviction.
     pub refaults_anon_pages: u64,
+    /// Whether the kernel counts those (since 5.9).
+    pub counts_anon_refaults: bool,
     /// File pages (of 4 KiB) read back after eviction.
     pub refaults_file_pages: u64,
     /// Pages (of 4 KiB) that the kernel took because memory was short, by kswapd or by tasks that
@@ -64,6 +66,7 @@ impl MemoryStat {
                 },
                 Version::V2 => name,
             };
+            stat.counts_anon_refaults |= name == "workingset_refault_anon";
             if let Some(field) = stat.field(version, name) {
                 *field = value()?;
             } else if name == "swap" {

@@ -229,8 +229,8 @@ pub struct Look<'a> {
 }
 
 impl Look<'_> {
-    /// Whether the histories must be set back before this look. Happens less than once in a hundred
-    /// looks.
+    /// Whether the histories must be set back before this look: once in a hundred looks or less
+    /// with the default decays, once in five with the fastest.
     pub fn is_shift_due(&self) -> bool {
         self.model.is_set_back || self.model.lowered > 0
     }

@@ -207,6 +207,7 @@ impl WhatIf {
         if self.looks == 0 {
             self.tally = Tally::new(self.last_ms, self.reuse.is_some());
         }
+        self.sample.begin();
         Look { of: self }
     }
 
@@ -244,8 +245,7 @@ impl WhatIf {
     /// Whether a new simulation would have many more pages: what was selected has to represent much
     /// more memory than there is now, and never becomes more.
     pub fn is_sparse(&self) -> bool {
-        let is_part = self.sample.filter().share() < 1.0;
-        is_part && self.sample.len() * SPARSE_FACTOR < self.sample.slots()
+        self.sample.is_part() && self.sample.len() * SPARSE_FACTOR < self.sample.slots()
     }
 
     /// The pages of files that the last look at all of them found, with those used since.
@@ -396,6 +396,9 @@ impl Look<'_> {
     /// 2^`level` of its kind is followed. A page that several processes share may be shown several
     /// times: it counts as used if one of them used it.
     pub fn page(&mut self, hash: u64, level: Level, page_type: PageType, fact: Fact) {
+        for left in self.of.sample.limit(level) {
+            self.of.forget(left);
+        }
         let look = self.of.looks;
         if let Some(slot) = self.of.sample.find(hash, level) {
             if let Some(page) = self.of.sample.page_mut(slot) {
@@ -442,6 +445,9 @@ impl Look<'_> {
         for slot in gone {
             of.forget(slot);
             of.sample.remove(slot);
+        }
+        if is_whole || look == 0 {
+            of.sample.end_whole();
         }
         // Some pages out of a known number do not show how many pages each represents.
         if is_whole || resident_pages == 0 || look == 0 {

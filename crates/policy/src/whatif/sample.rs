@@ -71,6 +71,11 @@ fn rank(hash: u64, level: Level) -> u64 {
     hash.checked_shr(u32::from(level)).unwrap_or(0)
 }
 
+/// Ranks of pages at this level are below it (but for one in 2^(64 - `level`)).
+fn threshold_of(level: Level) -> u64 {
+    u64::MAX.checked_shr(u32::from(level)).unwrap_or(0)
+}
+
 /// The name of a page as a pseudo-random number, derived from process and address, or from file and
 /// place in the file. Each of the 512 pages of a table has its own 512th of the numbers, so a
 /// sample takes equally many from each table, and finds them without trying every page.
@@ -185,6 +190,9 @@ pub(super) struct Sample {
     by_rank: BTreeMap<u64, Slot>,
     free: Vec<Slot>,
     threshold: u64,
+    /// The coarsest level at which pages were shown by this look, and by the last whole one.
+    coarsest: Level,
+    coarsest_whole: Level,
     /// Pages taken in so far.
     taken: u32,
 }
@@ -197,6 +205,8 @@ impl Sample {
             by_rank: BTreeMap::new(),
             free: (0..slots as Slot).rev().collect(),
             threshold: u64::MAX,
+            coarsest: 0,
+            coarsest_whole: 0,
             taken: 0,
         }
     }
@@ -205,6 +215,42 @@ impl Sample {
         Filter {
             threshold: self.threshold,
         }
+    }
+
+    /// Starts a look.
+    pub fn begin(&mut self) {
+        self.coarsest = 0;
+    }
+
+    /// Ends a look that showed everything.
+    pub fn end_whole(&mut self) {
+        self.coarsest_whole = self.coarsest;
+    }
+
+    /// Whether a new sample would have a larger share of the pages.
+    pub fn is_part(&self) -> bool {
+        self.threshold < threshold_of(self.coarsest_whole)
+    }
+
+    /// Of memory of which one block in 2^`level` is followed, no larger share can be in the sample;
+    /// nor may there be of other memory, or it would represent too much. Returns the slots of the
+    /// pages that had to leave.
+    pub fn limit(&mut self, level: Level) -> Vec<Slot> {
+        if level <= self.coarsest {
+            return Vec::new();
+        }
+        self.coarsest = level;
+        if self.threshold <= threshold_of(level) {
+            return Vec::new();
+        }
+        self.threshold = threshold_of(level);
+        let left = self.by_rank.split_off(&self.threshold);
+        let left: Vec<Slot> = left.into_values().collect();
+        for slot in &left {
+            self.pages[usize::from(*slot)] = None;
+        }
+        self.free.extend(&left);
+        left
     }
 
     /// The page of a hash, if it is in the sample.

@@ -277,6 +277,33 @@ fn a_sample_is_sparse_once_most_of_its_memory_is_gone() {
     assert!(is_sparse_with(10_000));
 }
 
+/// The pages of forked processes are followed in part because of their sum, and then most turn out
+/// to be shared: few are left, and the sample has room for all of them.
+#[test]
+fn few_pages_of_memory_that_is_followed_in_part_represent_all_of_it() {
+    let mut what_if = WhatIf::new(Params::default());
+    let mut look = what_if.look(0);
+    for page in 0..4000 {
+        look.page(page_hash(1, page), 0, PageType::Anon, Fact::Used);
+    }
+    for page in (0..8000).step_by(16) {
+        look.page(page_hash(2, page), 4, PageType::Anon, Fact::Used);
+    }
+    look.finish(0, true);
+    let full_pages = what_if.curves().full_bytes / PAGE_BYTES;
+    assert!((11_000..13_000).contains(&full_pages), "{full_pages}");
+    assert!((740..760).contains(&what_if.sampled_pages()));
+    assert!(!what_if.is_sparse(), "a new sample would be no denser");
+    // Those that were followed in part have ended.
+    let mut look = what_if.look(1000);
+    for page in 0..4000 {
+        look.page(page_hash(1, page), 0, PageType::Anon, Fact::Used);
+    }
+    look.finish(0, true);
+    assert!(what_if.sampled_pages() < 300, "it never becomes finer");
+    assert!(what_if.is_sparse(), "a new one would have all 4000");
+}
+
 #[test]
 fn what_is_followed_in_part_counts_as_much_as_the_rest() {
     // Half of the memory is followed whole, of the other half one page in four.

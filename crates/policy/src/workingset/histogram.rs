@@ -65,10 +65,10 @@ impl Histogram {
         &self.bins
     }
 
-    /// The sum of all bins.
+    /// The sum of all bins, saturated.
     pub fn total(&self) -> ByType<u64> {
         self.bins.iter().fold([0; 2], |sum, bin| {
-            [sum[0] + bin.amounts[0], sum[1] + bin.amounts[1]]
+            [0, 1].map(|of| sum[of].saturating_add(bin.amounts[of]))
         })
     }
 
@@ -167,7 +167,7 @@ impl Histogram {
         self.bins[bin.min(last)].amounts[page_type as usize] += pages;
     }
 
-    /// Adds another histogram with the same bounds, for a target of several processes.
+    /// Adds another histogram with the same bounds, for a target of several processes; saturates.
     ///
     /// # Panics
     /// If the bounds differ: callers must use one list of intervals.
@@ -176,8 +176,9 @@ impl Histogram {
         let is_same = bounds.eq(other.bins.iter().map(|bin| bin.upper_ms));
         assert!(is_same, "histograms of different bounds");
         for (bin, other) in self.bins.iter_mut().zip(&other.bins) {
-            bin.amounts[0] += other.amounts[0];
-            bin.amounts[1] += other.amounts[1];
+            for (amount, more) in bin.amounts.iter_mut().zip(other.amounts) {
+                *amount = amount.saturating_add(more);
+            }
         }
     }
 

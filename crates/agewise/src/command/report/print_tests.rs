@@ -34,6 +34,7 @@ fn reports() -> Vec<SubjectReport> {
         unmapped_cache_bytes: Some(3 * MIB),
         shmem_bytes: None,
         refaulted_bytes: 8192,
+        counted_refaulted_bytes: None,
         followed_bytes: 63 * MIB,
         margins_bytes: [[5e6, 1e6], [2e6, 1e6], [3e6, 0.0]]
             .map(|bin| {
@@ -47,10 +48,14 @@ fn reports() -> Vec<SubjectReport> {
         guest_hosts: vec![42, 43],
         troubles: vec!["17 (a\nb): not permitted".to_owned()],
         gone: None,
+        mapped_bytes: [0; 2],
+        largest_bytes: [0; 2],
     };
     let bounds: Intervals = "1s,5s".parse().unwrap();
     let process = SubjectReport {
         gone: Some("the process has exited".to_owned()),
+        mapped_bytes: [0; 2],
+        largest_bytes: [0; 2],
         ..SubjectReport::new(
             "42 (sleep)".into(),
             false,

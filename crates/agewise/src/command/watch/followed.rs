@@ -142,7 +142,8 @@ impl Followed {
         let cached = agent.cached(&uses, &mut self.cached_ms);
         let around = Around {
             has_files: has_files && !is_cached,
-            cached: cgroup.zip(cached.as_ref()),
+            cgroup,
+            cached: cached.as_ref(),
             counts_cache: is_cached,
             blind_ms,
         };
