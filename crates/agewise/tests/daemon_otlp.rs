@@ -8,6 +8,7 @@ use std::sync::mpsc::Receiver;
 use std::time::{Duration, Instant};
 
 use agewise_cli::children::Killed;
+use assert_cmd::cargo::cargo_bin;
 use otlp::{Decoded, Request, Series, decode, of_text, server};
 use prometheus::{get, has, start};
 
@@ -99,6 +100,33 @@ fn every_value_of_the_metrics_is_sent() {
     let units = ["agewise_resident_bytes", "agewise_used_within_seconds"];
     assert_eq!(units.map(|name| &*sent.units[name]), ["By", "s"]);
     assert_same(&served, sent);
+}
+
+/// Standard error may be a file, as with `StandardError=append:` of systemd.
+#[test]
+fn losses_are_reported_in_a_file_too() {
+    let dir = tempfile::tempdir().unwrap();
+    let [config, errors] = ["agewise.toml", "errors"].map(|name| dir.path().join(name));
+    // Nobody listens there: the port is free again.
+    let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr();
+    let text = format!(
+        "observe.tick = '1s'\n[metrics]\nlisten = '127.0.0.1:0'\n\
+         [metrics.otlp]\nendpoint = 'http://{}'\ninterval = '1s'\n",
+        free.unwrap()
+    );
+    std::fs::write(&config, text).unwrap();
+    let daemon = Command::new(cargo_bin("agewise"))
+        .args(["daemon", "--demo", "--config"])
+        .arg(&config)
+        .stderr(std::fs::File::create(&errors).unwrap())
+        .spawn();
+    let _daemon = Killed(daemon.expect("agewise starts"));
+    let began = Instant::now();
+    let said = || std::fs::read_to_string(&errors).unwrap();
+    while !said().contains("does not take all metrics") {
+        assert!(began.elapsed() < PATIENCE, "{}", said());
+        std::thread::sleep(Duration::from_millis(20));
+    }
 }
 
 #[test]

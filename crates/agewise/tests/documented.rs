@@ -165,3 +165,18 @@ fn help_shows_commands_that_are_accepted() {
     }
     check(&all, 3);
 }
+
+#[test]
+fn the_table_of_the_front_page_has_every_command() {
+    let page = fs::read_to_string(root().join("README.md")).expect("a page");
+    let rows = page.lines().filter(|line| line.starts_with("| `"));
+    let first_cells = rows.filter_map(|row| row.split('|').nth(1));
+    let named: Vec<&str> = first_cells.flat_map(|cell| cell.split('`')).collect();
+    let command = Cli::command();
+    let shown = command.get_subcommands().filter(|of| !of.is_hide_set());
+    for name in shown.map(clap::Command::get_name) {
+        // For shells and packages.
+        let is_generator = ["completions", "man"].contains(&name);
+        assert!(is_generator || named.contains(&name), "{name} has no row");
+    }
+}

@@ -213,6 +213,7 @@ fn subject(part: &Part, id: u64, time_ms: u64, intervals: &Intervals) -> Subject
         unmapped_cache_bytes: part.is_cgroup.then_some(part.size_mib * MIB / 10),
         sampled_bytes: 0,
         refaulted_bytes: time_ms / 45_000 * MIB,
+        found_refaulted_bytes: time_ms / 45_000 * MIB,
         reclaimed,
         rehearsed_bytes,
         budget_gain: None,

@@ -115,6 +115,12 @@ pub fn views(
                 view.reclaimed = counted.reclaimed;
                 view.rehearsed_bytes = counted.rehearsed_bytes;
             }
+            let counted_bytes = by_default[seen.at].counted_refaulted_bytes;
+            let refaulted = tracked.refaulted.entry(seen.key.clone()).or_default();
+            // When a process ends, what the agent counted for it disappears.
+            let found_bytes = agent.last_refaulted_bytes(&seen.pids);
+            view.refaulted_bytes = refaulted.add(counted_bytes, found_bytes);
+            view.found_refaulted_bytes = refaulted.found_bytes;
             if let Some(cgroup) = &seen.cgroup {
                 view.psi = world::psi_of(cgroup);
                 view.is_under_reclaim = tracked.hit_limit(&seen.key, cgroup);
@@ -149,6 +155,7 @@ fn view(seen: &Seen, ages: &SubjectReport, reports: &SubjectReport) -> SubjectVi
         unmapped_cache_bytes: ages.unmapped_cache_bytes,
         sampled_bytes: sampled_bytes(ages),
         refaulted_bytes: ages.refaulted_bytes,
+        found_refaulted_bytes: ages.refaulted_bytes,
         reclaimed: Default::default(),
         rehearsed_bytes: 0,
         budget_gain: None,

@@ -70,25 +70,30 @@ pub fn pages(bytes: &[u8]) {
     assert!(!is_table || wide == plain);
 }
 
+/// A parser of a file, given its path for messages.
+type Parser = fn(&Path, &[u8], &str);
+
+/// Those of files of `/proc` and of cgroups. New ones come last: the corpus selects by number.
+const PARSERS: [Parser; 12] = [
+    |path, bytes, _| drop(Stat::parse(path, bytes)),
+    |path, _, text| drop(Status::parse(path, text)),
+    |path, bytes, _| drop(parse_memberships(path, bytes)),
+    |_, bytes, _| drop(Mounts::parse(bytes)),
+    |path, bytes, _| drop(VmaTable::new().parse(bytes, &mut Filesystems::default(), path)),
+    |path, _, text| drop(MemoryStat::parse(Version::V1, path, text)),
+    |path, _, text| drop(MemoryStat::parse(Version::V2, path, text)),
+    |path, _, text| drop(Psi::parse(path, text)),
+    |path, _, text| drop(SwapArea::parse(path, text)),
+    |path, _, text| drop(MemInfo::parse(path, text)),
+    |path, _, text| drop(Zone::parse(path, text)),
+    |path, _, text| drop(crate::lru_gen::table::parse(path, text)),
+];
+
 /// Files of `/proc` and of cgroups; the first byte selects the parser.
 pub fn proc(bytes: &[u8]) {
     let Some((&which, rest)) = bytes.split_first() else {
         return;
     };
-    let text = String::from_utf8_lossy(rest);
-    let path = Path::new("some file");
-    match which % 12 {
-        0 => drop(Stat::parse(path, rest)),
-        1 => drop(Status::parse(path, &text)),
-        2 => drop(parse_memberships(path, rest)),
-        3 => drop(Mounts::parse(rest)),
-        4 => drop(VmaTable::new().parse(rest, &mut Filesystems::default(), path)),
-        5 => drop(MemoryStat::parse(Version::V1, path, &text)),
-        6 => drop(MemoryStat::parse(Version::V2, path, &text)),
-        7 => drop(Psi::parse(path, &text)),
-        8 => drop(SwapArea::parse(path, &text)),
-        9 => drop(MemInfo::parse(path, &text)),
-        10 => drop(Zone::parse(path, &text)),
-        _ => drop(crate::lru_gen::table::parse(path, &text)),
-    }
+    let parser = PARSERS[usize::from(which) % PARSERS.len()];
+    parser(Path::new("some file"), rest, &String::from_utf8_lossy(rest));
 }

@@ -175,7 +175,7 @@ pub fn choose(
                 is_protected: wants_protected,
                 is_untouchable: holds_ours(seen)
                     || self_and_above(path).any(|path| matcher.is_spared(path)),
-                refaulted_pages: view.refaulted_bytes / PAGE_BYTES,
+                refaulted_pages: view.found_refaulted_bytes / PAGE_BYTES,
             });
         }
     }
@@ -228,7 +228,7 @@ impl Demands {
                 held_bytes: charged_bytes
                     .unwrap_or(mapped_bytes)
                     .saturating_add(view.swapped_bytes),
-                refaulted_bytes: view.refaulted_bytes,
+                refaulted_bytes: view.found_refaulted_bytes,
                 asked_bytes: 0,
                 cgroup: seen.cgroup.clone(),
                 is_container: seen.container.is_some(),

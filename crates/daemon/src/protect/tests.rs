@@ -468,7 +468,7 @@ fn refaults_per_s(vmstat: impl Fn(u64) -> String) -> f64 {
     let mut decisions = Vec::new();
     for second in 0..10 {
         std::fs::write(top.path().join("vmstat"), vmstat(second)).unwrap();
-        views[1].refaulted_bytes = second * 4000 * PAGE_BYTES;
+        views[1].found_refaulted_bytes = second * 4000 * PAGE_BYTES;
         protector.follow(&seen, &views, &matcher, &NOWHERE);
         let read = |_: &Watched| {
             Some(Counters {

@@ -128,7 +128,7 @@ const ARCH: u32 = 0xc000_00b7;
 /// The kernel's error, or one that says that the daemon has already ended.
 pub(super) fn give_up_rights(parent: u32) -> io::Result<()> {
     // Signals to the process group are meant for the daemon; this process ends with it.
-    // Where standard error is a file, a message would exceed the limit below, which kills.
+    // One about the size of a file, as standard error may be, would kill where that has a limit.
     for signal in [libc::SIGHUP, libc::SIGINT, libc::SIGTERM, libc::SIGXFSZ] {
         // SAFETY: no handler runs.
         unsafe { libc::signal(signal, libc::SIG_IGN) };
@@ -155,7 +155,6 @@ pub(super) fn give_up_rights(parent: u32) -> io::Result<()> {
     rustix::thread::set_no_new_privs(true)?;
     for (resource, most) in [
         (Resource::Nofile, FILES_MAX),
-        (Resource::Fsize, 0),
         (Resource::Core, 0),
         (Resource::As, MEMORY_MAX_BYTES),
     ] {

@@ -235,7 +235,8 @@ impl Daemon {
             return;
         };
         // Also what came back to processes that have ended.
-        ages.refaulted_bytes[0] = self.tracked.refaulted.get(&seen.key).copied().unwrap_or(0);
+        let refaulted = self.tracked.refaulted.get(&seen.key);
+        ages.refaulted_bytes[0] = refaulted.map_or(0, |refaulted| refaulted.found_bytes);
         let mut decision = actor.decide(now_ms, cgroup, charged_bytes, &ages, around);
         decision.action = whose.spare(decision.action, &self.around.roots.proc);
         let resident = ages.resident.total();

@@ -99,10 +99,7 @@ pub fn run(options: &Options) -> anyhow::Result<Option<i32>> {
         found,
         Surroundings::default(),
     )?;
-    daemon
-        .journal
-        .write("privileges", &Privileges { kept: &kept });
-    report_doubts(&mut daemon);
+    report_start(&mut daemon, &kept);
     if let Some(files) = &files {
         daemon.say("files", files.describe());
     }
@@ -274,6 +271,12 @@ fn wait(stop: &Stop, daemon: &mut Daemon, shown: &mut Shown, next_ms: u64) {
             }
         }
     }
+}
+
+/// What is known once it has started.
+fn report_start(daemon: &mut Daemon, kept: &[String]) {
+    daemon.journal.write("privileges", &Privileges { kept });
+    report_doubts(daemon);
 }
 
 /// Who never runs `config check` finds them in the journal.

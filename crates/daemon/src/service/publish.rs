@@ -70,10 +70,6 @@ impl Daemon {
     /// Adds what the daemon knows about subjects and its agent does not.
     fn complete(&mut self, subjects: &mut [SubjectView], seen: &[Seen]) {
         for (view, seen) in subjects.iter_mut().zip(seen) {
-            // When a process ends, what the agent counted for it disappears.
-            let sum_bytes = self.tracked.refaulted.entry(seen.key.clone()).or_default();
-            *sum_bytes += self.agent.last_refaulted_bytes(&seen.pids);
-            view.refaulted_bytes = *sum_bytes;
             view.less = self.curves.of(&seen.key);
             view.shrink_limit_bytes = self.shrinkers.limit_bytes(&seen.key);
         }

@@ -177,8 +177,12 @@ pub struct SubjectView {
     /// The resident memory whose ages are those of a sample of its pages or files; 0 if all of it
     /// is followed.
     pub sampled_bytes: u64,
-    /// Memory that came back from swap since the daemon started.
+    /// Memory that came back from swap since the daemon started, of a cgroup as the kernel counts
+    /// it.
     pub refaulted_bytes: u64,
+    /// What looks found of it: without what leaves and comes back between two, and with a page that
+    /// processes share since a fork for each.
+    pub found_refaulted_bytes: u64,
     /// Memory that the daemon moved out since it started.
     pub reclaimed: Reclaimed,
     /// Memory that would have left without the rehearsal.

@@ -75,6 +75,8 @@ pub struct Pacer {
     movable_pages: Option<u64>,
     /// Charged memory that may not, as of the last scan.
     unmovable_bytes: u64,
+    /// What the last scan alone says of that.
+    found_unmovable_bytes: u64,
     /// Measures what holding the budget is worth.
     epochs: Option<Epochs>,
     /// While the kernel holds the limit, when to check that it still has one.
@@ -127,6 +129,7 @@ impl Pacer {
             went_pages: 0,
             went_before_pages: 0,
             movable_pages: None,
+            found_unmovable_bytes: u64::MAX,
             unmovable_bytes: 0,
             epochs: None,
             limit_due_us: 0,
@@ -386,7 +389,10 @@ impl Pacer {
     /// Asks the policy. Fills in the time and the outcome of the previous decision.
     pub fn decide(&mut self, now_us: u64, facts: Facts<'static>) -> Decision {
         if let (Some(pages), Some(bytes)) = (self.movable_pages.take(), facts.charged_bytes) {
-            self.unmovable_bytes = bytes.saturating_sub(pages.saturating_mul(PAGE_BYTES));
+            // More may have come in between a scan and this charge: two scans have to find it.
+            let found_bytes = bytes.saturating_sub(pages.saturating_mul(PAGE_BYTES));
+            let before_bytes = std::mem::replace(&mut self.found_unmovable_bytes, found_bytes);
+            self.unmovable_bytes = found_bytes.min(before_bytes);
         }
         let facts = Facts {
             time_ms: now_us / 1000,

@@ -38,9 +38,9 @@ use print::{COLUMNS, Record, Summary, print_plan, print_summary, verdict_name};
 /// quarter, because pages in use that leave with others come back. The last limit is held for half
 /// a minute.
 ///
-/// The limit is removed when the command ends, however it ends, unless --keep is given and a step
-/// succeeded. Every change is recorded before it is made: `agewise daemon --undo` undoes what a
-/// killed shrink left. While a daemon acts on this machine, shrink refuses to run.
+/// The limit is removed when the command ends, unless --keep is given and a step succeeded; a
+/// signal always removes it. Every change is recorded before it is made: `agewise daemon --undo`
+/// undoes what a killed shrink left. While a daemon acts on this machine, shrink refuses to run.
 ///
 /// With `auto`, the estimated cost of a page may be too high or too low. So shrink goes on, also
 /// below what the curve allows, as long as the measurement at one step leads to expect that the
@@ -71,7 +71,7 @@ pub struct Args {
     #[command(flatten)]
     watching: Watching,
 
-    /// Leave the limit in place at the end.
+    /// Leave the limit in place at the end, unless a signal ends it.
     #[arg(long)]
     keep: bool,
 

@@ -120,3 +120,27 @@ fn named_column(text: &str) -> Result<(Column, String), String> {
     })?;
     Ok((column, header.to_string()))
 }
+
+#[cfg(test)]
+mod tests {
+    use clap::Args as _;
+
+    use super::*;
+
+    #[test]
+    fn the_help_has_every_format() {
+        let command = InputArgs::augment_args(clap::Command::new("t"));
+        let format = command
+            .get_arguments()
+            .find(|of| of.get_id() == "trace_format");
+        let help = format
+            .and_then(clap::Arg::get_help)
+            .expect("a help")
+            .to_string();
+        let (list, _) = help.split_once('.').expect("a sentence");
+        let named: Vec<&str> = list.split([' ', ',', ':', '\n']).collect();
+        for format in agewise_trace::FORMATS {
+            assert!(named.contains(&format.name), "{}: {list}", format.name);
+        }
+    }
+}

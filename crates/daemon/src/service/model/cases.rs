@@ -106,7 +106,7 @@ fn what_came_back_is_counted_also_when_a_process_ends() {
         }
         world.tick();
         let snapshot = world.daemon.as_ref().unwrap().hub.snapshot();
-        snapshot.subject("/batch").unwrap().refaulted_bytes / PAGE_BYTES
+        snapshot.subject("/batch").unwrap().found_refaulted_bytes / PAGE_BYTES
     };
     let out = [(pids[0], 100), (pids[1], 80)];
     assert_eq!(came_back(&mut world, &out), 0);
