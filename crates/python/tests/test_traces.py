@@ -132,3 +132,18 @@ class Traces(Case):
         with self.assertRaisesRegex(ValueError, "access 1: .*None.* is no page"):
             trace.write(path, pages)
         self.assertEqual(trace.write(path, numpy.ma.array([1, 2, 3])), 3)
+
+    @unittest.skipUnless(find_spec("numpy"), "numpy is not installed")
+    def test_times_of_numpy_are_nanoseconds(self) -> None:
+        numpy = import_module("numpy")
+        path = os.path.join(self.directory.name, "times.csv")
+        times = numpy.array([5, 7], dtype="timedelta64[ns]")
+        self.assertEqual(trace.write(path, [1, 2], time_ns=times), 2)
+        with open(path, encoding="utf-8") as file:
+            rows = file.read().splitlines()[1:]
+        self.assertEqual([row.split(",")[0] for row in rows], ["5", "7"])
+        # numpy makes bare numbers of both of the last two.
+        for unit in ("us", "Y", "ps"):
+            times = numpy.array([5, 7], dtype=f"timedelta64[{unit}]")
+            with self.assertRaisesRegex(ValueError, "nanoseconds"):
+                trace.write(path, [1, 2], time_ns=times)
