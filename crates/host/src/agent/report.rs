@@ -332,9 +332,9 @@ impl SubjectReport {
             return;
         }
         let charged = charged.filter(|_| estimate < mapped).unwrap_or(estimate);
-        let bytes = charged
-            .min(most_bytes)
-            .clamp(self.largest_bytes[of], mapped);
+        // Parts are scaled one by one, so a process may have a little more than its sum.
+        let bytes = charged.min(most_bytes).min(mapped);
+        let bytes = bytes.max(self.largest_bytes[of]);
         let factor = bytes as f64 / estimate as f64;
         self.unseen_bytes[of] = (self.unseen_bytes[of] as f64 * factor) as u64;
         for (_, histogram) in &mut self.nodes {

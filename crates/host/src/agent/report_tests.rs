@@ -70,3 +70,12 @@ fn what_is_not_shared_stays_as_it_is_estimated() {
     report.refuse("no privilege".to_owned());
     assert!(!report.may_need_fit());
 }
+
+/// Shares of nodes are rounded one by one.
+#[test]
+fn a_process_may_have_more_than_all_together() {
+    let mut report = sampled();
+    report.largest_bytes[0] = 1201 * PAGE_BYTES;
+    report.fit(PageType::Anon, Some(880 * PAGE_BYTES), u64::MAX);
+    assert!(report.resident_bytes[0] >= 1200 * PAGE_BYTES);
+}
