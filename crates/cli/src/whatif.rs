@@ -7,7 +7,7 @@ use agewise_host::access::{PAGE_BYTES, check_page_size};
 use agewise_host::agent::{Agent, AgentConfig, Targets};
 use agewise_host::clear::Means;
 use agewise_host::root::Roots;
-use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
+use agewise_host::whatif::{Around, Files, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::sample::Bounds;
 use agewise_policy::table::PageSet;
 use agewise_policy::whatif::{Curves, Params, WhatIf};
@@ -236,10 +236,9 @@ fn watch_until(targets: Targets, plan: Plan, stop: &Stop) -> anyhow::Result<Foun
         let uses = agent.take_cache_uses();
         let cached = agent.cached(&uses, &mut shown_ms);
         let around = Around {
-            has_files: has_files && !plan.files,
+            files: Files::of(plan.files, has_files),
             cgroup: cgroup.as_ref(),
             cached: cached.as_ref(),
-            counts_cache: plan.files,
             blind_ms,
         };
         sights.show(&agent, &pids, &mut what_if, around);

@@ -13,7 +13,7 @@ use agewise_host::agent::{Agent, TickReport};
 use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::pagecache::Uses;
 use agewise_host::root::Roots;
-use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
+use agewise_host::whatif::{Around, Files, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::whatif::history::History;
 use agewise_policy::whatif::{Curves, Decider, Params, Prices, WhatIf};
 
@@ -205,10 +205,9 @@ impl AllCurves {
                 followed.forget(self.params);
             }
             let around = Around {
-                has_files: followed.has_files && !is_cached,
+                files: Files::of(is_cached, followed.has_files),
                 cgroup,
                 cached: cached.as_ref(),
-                counts_cache: is_cached,
                 blind_ms: self.blind_ms,
             };
             let what_if = &mut followed.what_if;
@@ -245,11 +244,8 @@ impl AllCurves {
 
     /// Which files charged to a subject its curves cover.
     pub fn files(&self, key: &Key) -> Files {
-        match self.by_key.get(key) {
-            Some(followed) if followed.is_cached => Files::All,
-            Some(followed) if followed.has_files => Files::Mapped,
-            _ => Files::None,
-        }
+        let followed = self.by_key.get(key);
+        followed.map_or(Files::None, |of| Files::of(of.is_cached, of.has_files))
     }
 
     /// Sets the curves of all subjects, as if a quarter of an hour had been counted.
@@ -381,30 +377,13 @@ impl AllCurves {
     }
 }
 
-/// Which files charged to a cgroup its curve covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Files {
-    /// None: those that its processes map are charged to others.
-    None,
-    /// Those that its processes map.
-    Mapped,
-    /// All: the page cache is followed.
-    All,
-}
-
 /// What is charged to a cgroup in addition to anonymous memory and these files. In addition to all
 /// files, that is kernel memory.
 pub fn beyond_bytes(cgroup: &Cgroup, files: Files) -> u64 {
     let (Ok(stat), Ok(Some(usage))) = (cgroup.stat(), cgroup.usage_bytes()) else {
         return 0;
     };
-    let file_bytes = match files {
-        // Shared memory that is mapped is seen like anonymous memory, but counted with files.
-        Files::None => stat.shmem_bytes.min(stat.file_mapped_bytes),
-        Files::Mapped => stat.file_mapped_bytes,
-        Files::All => stat.file_bytes,
-    };
-    usage.saturating_sub(stat.anon_bytes.saturating_add(file_bytes))
+    usage.saturating_sub(files.charged_bytes(&stat))
 }
 
 #[cfg(test)]

@@ -10,11 +10,12 @@ use agewise_cli::counters::Counters;
 use agewise_host::cgroup::Cgroup;
 use agewise_host::root::ProcRoot;
 use agewise_host::throttle::{Throttle, ThrottleError};
+use agewise_host::whatif::Files;
 use agewise_policy::whatif::Facts;
 use agewise_policy::whatif::keep::{Change, Idle, Keeper, Room, STEP_BYTES_MAX, Wanted, Why};
 use agewise_policy::whatif::{Curves, Prices};
 
-use super::curves::{Files, beyond_bytes};
+use super::curves::beyond_bytes;
 use super::journal::Journal;
 use super::news::News;
 use super::observer::Key;

@@ -15,7 +15,7 @@ use agewise_policy::whatif::{Fact, Kernel, Look, WhatIf};
 
 use crate::access::{LeafRun, PAGE_BYTES, TABLE_BYTES, TableSight, Target};
 use crate::agent::{Agent, Cached, Judged, Space, Tap};
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, MemoryStat};
 use crate::root::Roots;
 use crate::vma::{Vma, VmaKind};
 
@@ -62,18 +62,49 @@ pub struct Sights {
     by_pid: BTreeMap<u32, Seen>,
 }
 
+/// Which files charged to a cgroup its curve covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Files {
+    /// None: those that its processes map are charged to others. Pages of programs and libraries
+    /// often are, to the cgroup that read them first, so a limit of this one does not affect them.
+    None,
+    /// Those that its processes map.
+    Mapped,
+    /// All: they are followed in the page cache, even if not by every look.
+    All,
+}
+
+impl Files {
+    /// Those that can be covered.
+    pub fn of(is_cached: bool, has_files: bool) -> Self {
+        match (is_cached, has_files) {
+            (true, _) => Files::All,
+            (false, true) => Files::Mapped,
+            (false, false) => Files::None,
+        }
+    }
+
+    /// What a cgroup is charged for these and for anonymous memory, in bytes. Shared memory that is
+    /// mapped is seen like anonymous memory, but counted with files.
+    pub fn charged_bytes(self, stat: &MemoryStat) -> u64 {
+        let file_bytes = match self {
+            Files::None => stat.mapped_shmem_bytes(),
+            Files::Mapped => stat.file_mapped_bytes,
+            Files::All => stat.file_bytes,
+        };
+        stat.anon_bytes.saturating_add(file_bytes)
+    }
+}
+
 /// Additional inputs of a look.
 #[derive(Clone, Copy)]
 pub struct Around<'a> {
-    /// Whether file pages count. Pages of programs and libraries that a cgroup maps are often
-    /// charged to another one that read them first, so a limit of this one does not affect them.
-    pub has_files: bool,
+    /// Which file pages count.
+    pub files: Files,
     /// The cgroup, if it is one.
     pub cgroup: Option<&'a Cgroup>,
-    /// What is known about the page cache. If set, the file pages are those charged to the cgroup.
+    /// What is known about the page cache, for [`Files::All`].
     pub cached: Option<&'a Cached<'a>>,
-    /// Whether file pages are tracked in the page cache, even if not by this look.
-    pub counts_cache: bool,
     /// How long looking took, in ms.
     pub blind_ms: f64,
 }
@@ -136,7 +167,7 @@ impl Sights {
             let Some(seen) = self.by_pid.get(&space.process().pid()) else {
                 continue;
             };
-            let has_files = around.has_files;
+            let has_files = around.files == Files::Mapped;
             for table in &seen.tables {
                 show_table(&mut look, space, table, has_files);
             }
@@ -148,7 +179,8 @@ impl Sights {
         if let Some((cgroup, cached)) = cached {
             cached.show(cgroup, &mut look);
         }
-        let is_whole = !around.counts_cache || cached.is_some_and(|(_, cached)| cached.is_look());
+        let is_whole =
+            around.files != Files::All || cached.is_some_and(|(_, cached)| cached.is_look());
         let is_missed = spaces.iter().any(|space| space.is_missed());
         // A first look without the page cache does not show how much one of its pages stands for.
         let shows_share = is_whole || !is_first;
@@ -165,9 +197,13 @@ impl Sights {
 fn resident_pages(spaces: &[&Space], around: Around<'_>) -> Option<u64> {
     let counted = |space: &Space| {
         let [anon, file] = space.counted_pages();
-        anon + if around.has_files { file } else { 0 }
+        anon + if around.files == Files::Mapped {
+            file
+        } else {
+            0
+        }
     };
-    if let ([space], false) = (spaces, around.counts_cache) {
+    if let ([space], Files::None | Files::Mapped) = (spaces, around.files) {
         return Some(counted(space));
     }
     let is_sample = spaces.iter().any(|space| space.is_sample());
@@ -175,14 +211,7 @@ fn resident_pages(spaces: &[&Space], around: Around<'_>) -> Option<u64> {
         return None;
     }
     let stat = around.cgroup?.stat().ok()?;
-    let shared_bytes = stat.shmem_bytes.min(stat.file_mapped_bytes);
-    let file_bytes = match (around.counts_cache, around.has_files) {
-        (true, _) => stat.file_bytes.saturating_sub(shared_bytes),
-        (false, true) => stat.file_mapped_bytes - shared_bytes,
-        (false, false) => 0,
-    };
-    let anon_bytes = stat.anon_bytes.saturating_add(shared_bytes);
-    let pages = anon_bytes.saturating_add(file_bytes) / PAGE_BYTES;
+    let pages = around.files.charged_bytes(&stat) / PAGE_BYTES;
     // Memory of processes that were moved into the cgroup is charged elsewhere.
     let largest = spaces.iter().map(|space| counted(space)).max();
     Some(pages.max(largest.unwrap_or(0)))
@@ -335,10 +364,9 @@ mod tests {
             sights.clear();
             agent.tick_tapped(Some(&mut sights)).unwrap();
             let around = Around {
-                has_files: true,
+                files: Files::Mapped,
                 cgroup: None,
                 cached: None,
-                counts_cache: false,
                 blind_ms: 0.0,
             };
             sights.show(&agent, &pids, &mut what_if, around);

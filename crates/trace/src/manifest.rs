@@ -38,8 +38,7 @@ impl Manifest {
     ///
     /// # Errors
     /// [`TraceError::Open`] if the manifest cannot be opened, [`TraceError::Table`] if it cannot be
-    /// read or lacks a column. A missing trace file
-    /// is reported when it is opened.
+    /// read or lacks a column. A missing trace file is reported when it is opened.
     pub fn read(path: &Path, directory: &Path) -> Result<Self, TraceError> {
         let bad = |error: csv::Error| TraceError::table(path, error.to_string());
         let file = File::open(path).map_err(|source| TraceError::Open {

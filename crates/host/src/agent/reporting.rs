@@ -50,23 +50,22 @@ struct Charged {
     swapped_bytes: Option<u64>,
     /// What has come back from there.
     refaulted_bytes: Option<u64>,
-    /// Anonymous memory, without and with shared memory that is mapped.
-    anon_bytes: Option<[u64; 2]>,
+    /// Anonymous memory.
+    anon_bytes: Option<u64>,
+    /// Shared memory that processes map.
+    mapped_shmem_bytes: u64,
 }
 
 impl Charged {
     fn to_group(cgroup: &Cgroup, stat: &MemoryStat) -> Self {
         let mapped_bytes = stat.file_mapped_bytes.max(stat.shmem_bytes);
-        let shared_bytes = stat.shmem_bytes.min(stat.file_mapped_bytes);
         let refaulted_bytes = stat.refaults_anon_pages.checked_mul(4096);
         Charged {
             unmapped_cache_bytes: Some(stat.file_bytes.saturating_sub(mapped_bytes)),
             swapped_bytes: cgroup.out_bytes(stat),
             refaulted_bytes: refaulted_bytes.filter(|_| stat.counts_anon_refaults),
-            anon_bytes: Some([
-                stat.anon_bytes,
-                stat.anon_bytes.saturating_add(shared_bytes),
-            ]),
+            anon_bytes: Some(stat.anon_bytes),
+            mapped_shmem_bytes: stat.mapped_shmem_bytes(),
         }
     }
 
@@ -77,11 +76,8 @@ impl Charged {
             unmapped_cache_bytes: Some(info.file_bytes.saturating_sub(mapped_bytes)),
             swapped_bytes: Some(used_bytes.saturating_sub(info.swap_cached_bytes)),
             refaulted_bytes: None,
-            anon_bytes: Some([
-                info.anon_bytes,
-                info.anon_bytes
-                    .saturating_add(info.shmem_bytes.min(info.mapped_bytes)),
-            ]),
+            anon_bytes: Some(info.anon_bytes),
+            mapped_shmem_bytes: info.shmem_bytes.min(info.mapped_bytes),
         }
     }
 }
@@ -222,8 +218,12 @@ impl Agent {
             let report = &mut reports[number];
             let charged = Self::charged(subject, machine.as_ref());
             if report.may_need_fit() {
-                let with_shmem = usize::from(!self.is_cached_apart(number));
-                let anon_bytes = charged.anon_bytes.map(|of| of[with_shmem]);
+                let shmem_bytes = match self.is_cached_apart(number) {
+                    true => 0,
+                    false => charged.mapped_shmem_bytes,
+                };
+                let anon_bytes = charged.anon_bytes;
+                let anon_bytes = anon_bytes.map(|bytes| bytes.saturating_add(shmem_bytes));
                 report.fit(PageType::Anon, anon_bytes, u64::MAX);
                 report.fit(PageType::File, None, mapped_bytes);
             }
@@ -302,6 +302,7 @@ impl Agent {
             Some(group) => Charged {
                 refaulted_bytes: group.refaulted_bytes,
                 anon_bytes: group.anon_bytes,
+                mapped_shmem_bytes: group.mapped_shmem_bytes,
                 ..whole
             },
             None => whole,

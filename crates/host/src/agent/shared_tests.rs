@@ -21,7 +21,7 @@ use crate::access::{
 };
 use crate::cgroup::{Cgroup, Hierarchy, Version};
 use crate::root::ProcRoot;
-use crate::whatif::{Around, Sights};
+use crate::whatif::{Around, Files, Sights};
 
 /// The frame of its first page.
 const FRAME: u64 = 10_000;
@@ -292,7 +292,7 @@ fn a_curve_of_a_sample_is_as_large_as_what_is_charged() {
     fs::write(dir.path().join("app/memory.stat"), stat).unwrap();
     let mut agent = watch(&Library::default(), vec![subject]);
     agent.whole_limit = 0;
-    let mut full_bytes = |blocks, has_files, counts_cache| {
+    let mut full_bytes = |blocks, files| {
         agent.config.sample = Some(Bounds {
             blocks,
             block_pages: 1,
@@ -302,21 +302,23 @@ fn a_curve_of_a_sample_is_as_large_as_what_is_charged() {
         agent.tick_tapped(Some(&mut sights)).unwrap();
         let mut what_if = WhatIf::new(Params::default());
         let around = Around {
-            has_files,
+            files,
             cgroup: Some(&cgroup),
             cached: None,
-            counts_cache,
             blind_ms: 0.0,
         };
         let pids = [a.pid(), b.pid()];
         sights.show(&agent, &pids, &mut what_if, around);
         what_if.curves().full_bytes
     };
-    assert!(full_bytes(1 << 20, true, false) < 1 << 25, "it was counted");
-    assert_eq!(full_bytes(8, false, false), 67_117_056);
-    assert_eq!(full_bytes(8, true, false), 67_129_344);
+    assert!(
+        full_bytes(1 << 20, Files::Mapped) < 1 << 25,
+        "it was counted"
+    );
+    assert_eq!(full_bytes(8, Files::None), 67_117_056);
+    assert_eq!(full_bytes(8, Files::Mapped), 67_129_344);
     assert_eq!(
-        full_bytes(8, false, true),
+        full_bytes(8, Files::All),
         0,
         "the page cache was not looked at yet"
     );

@@ -86,6 +86,11 @@ impl MemoryStat {
         Ok(stat)
     }
 
+    /// Shared memory and tmpfs that processes map, at most.
+    pub fn mapped_shmem_bytes(&self) -> u64 {
+        self.shmem_bytes.min(self.file_mapped_bytes)
+    }
+
     fn field(&mut self, version: Version, name: &str) -> Option<&mut u64> {
         Some(match (version, name) {
             (Version::V1, "rss") | (Version::V2, "anon") => &mut self.anon_bytes,

@@ -7,7 +7,7 @@ use agewise_host::agent::Agent;
 use agewise_host::cgroup::{Cgroup, CgroupError};
 use agewise_host::root::Roots;
 use agewise_host::untrusted::Untrusted;
-use agewise_host::whatif::{Around, Sights, is_charged_for_files, kernel_in_use};
+use agewise_host::whatif::{Around, Files, Sights, is_charged_for_files, kernel_in_use};
 use agewise_policy::whatif::{Curves, Params, WhatIf};
 use std::time::Instant;
 
@@ -141,10 +141,9 @@ impl Followed {
         let uses = agent.take_cache_uses();
         let cached = agent.cached(&uses, &mut self.cached_ms);
         let around = Around {
-            has_files: has_files && !is_cached,
+            files: Files::of(is_cached, has_files),
             cgroup,
             cached: cached.as_ref(),
-            counts_cache: is_cached,
             blind_ms,
         };
         self.sights
